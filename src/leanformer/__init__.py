@@ -1,0 +1,27 @@
+"""leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
+
+from . import measure
+from .backbones import adopt, create, load
+from .backbones.official import from_official, to_official
+from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, save, with_options
+from .methods import *  # noqa: F403
+from .methods import __all__ as _methods
+
+__all__ = [
+    "METHODS",
+    "adopt",
+    "apply",
+    "blocks_of",
+    "calibrate",
+    "card_of",
+    "create",
+    "from_official",
+    "fuse",
+    "load",
+    "measure",
+    "parse_method",
+    "save",
+    "to_official",
+    "with_options",
+    *_methods,
+]

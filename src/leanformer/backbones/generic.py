@@ -1,0 +1,66 @@
+"""timm's architectures with every dimension free, under names of their own.
+
+timm's entry points fix some dimensions (a Mixer's width and depth, a PoolFormer's stages), so a model of other
+dimensions could not be named on a card. These take the class's arguments as they are, all of them plain values.
+"""
+
+from functools import partial
+from typing import Any
+
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers import GatedMlp, to_2tuple
+from timm.models import mlp_mixer, swin_transformer, vision_transformer
+from torch import nn
+
+from .registry import register
+
+
+def with_config(model: nn.Module, img_size: int | tuple[int, int] = 224, in_chans: int = 3, **config: Any) -> nn.Module:
+    """Give a model the input description that timm's data pipeline reads."""
+    model.pretrained_cfg = model.default_cfg = {  # type: ignore[assignment]
+        "input_size": (in_chans, *to_2tuple(img_size)),
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "interpolation": "bicubic",
+        "crop_pct": 0.9,
+        **config,
+    }
+    return model
+
+
+def _sizes(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
+
+
+@register
+def vit(norm_eps: float = 1e-6, **arguments: Any) -> nn.Module:
+    """A VisionTransformer of any dimensions; `norm_eps` is that of every LayerNorm."""
+    norm = partial(nn.LayerNorm, eps=norm_eps)
+    return with_config(vision_transformer.VisionTransformer(norm_layer=norm, **arguments), **_sizes(arguments))
+
+
+@register
+def swin(**arguments: Any) -> nn.Module:
+    """A SwinTransformer of any dimensions."""
+    return with_config(swin_transformer.SwinTransformer(**arguments), **_sizes(arguments))
+
+
+@register
+def mixer(**arguments: Any) -> nn.Module:
+    """An MLP-Mixer of any dimensions."""
+    return with_config(mlp_mixer.MlpMixer(**arguments), **_sizes(arguments))
+
+
+@register
+def resmlp(init_values: float = 1e-4, **arguments: Any) -> nn.Module:
+    """A ResMLP of any dimensions."""
+    block = partial(mlp_mixer.ResBlock, init_values=init_values)
+    arguments = {"mlp_ratio": 4, "norm_layer": mlp_mixer.Affine, **arguments}
+    return with_config(mlp_mixer.MlpMixer(block_layer=block, **arguments), **_sizes(arguments))
+
+
+@register
+def gmlp(**arguments: Any) -> nn.Module:
+    """A gMLP of any dimensions."""
+    arguments = {"mlp_ratio": 6, "mlp_layer": GatedMlp, **arguments}
+    return with_config(mlp_mixer.MlpMixer(block_layer=mlp_mixer.SpatialGatingBlock, **arguments), **_sizes(arguments))

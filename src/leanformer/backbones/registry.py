@@ -1,0 +1,36 @@
+"""Names of leanformer's own architectures. Those that timm lacks are registered with timm as well."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import timm
+from timm.models import register_model
+from torch import nn
+
+MODELS: dict[str, Callable[..., nn.Module]] = {}
+TIMM_PLUMBING = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
+
+
+def register(fn: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Register an entry point `fn(**arguments)` under its own name.
+
+    Where timm has a model of that name (its PoolFormer pools and normalises in another order than the official
+    one), timm's stays what it is for `timm.create_model`, and `lf.create` takes ours.
+    """
+
+    @functools.wraps(fn)
+    def entry(pretrained: bool = False, **arguments: Any) -> nn.Module:
+        if pretrained:
+            raise ValueError(f"{fn.__name__} has no weights to download; give lf.create a checkpoint file")
+        return fn(**{key: value for key, value in arguments.items() if key not in TIMM_PLUMBING})
+
+    MODELS[fn.__name__] = entry
+    return entry if timm.is_model(fn.__name__) else register_model(entry)
+
+
+def build(name: str, **arguments: Any) -> nn.Module:
+    """Our architecture of that name, else timm's; `timm/name` asks for timm's alone."""
+    if name in MODELS:
+        return MODELS[name](**arguments)
+    return timm.create_model(name.removeprefix("timm/"), **arguments)

@@ -1,0 +1,223 @@
+"""adopt: a timm model with each of its blocks turned into a `Block`, bit-equal in outputs and gradients.
+
+timm's own forward (embedding, pooling, head, intermediates) stays as it is; only the blocks are replaced, and only
+those whose exact type stands below. Anything else is refused by name.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import timm
+import torch
+from timm.layers import LayerScale
+from timm.models import deit, metaformer, mlp_mixer, swin_transformer, vision_transformer
+from torch import Tensor, nn
+
+from ..core import Block, Branch, Card, Grid, blocks_of, set_card
+
+
+class AcrossTokens(nn.Module):
+    """A module over the token axis instead of the channel axis: (B, N, C) → (B, N, C)."""
+
+    def __init__(self, fn: nn.Module):
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(x.transpose(1, 2)).transpose(1, 2)
+
+
+class ShiftedWindows(swin_transformer.SwinTransformerBlock):
+    """The token mixer of a Swin block: shift, windows, attention, and the way back; (B, H, W, C) in and out."""
+
+    def __init__(self, block: swin_transformer.SwinTransformerBlock):
+        nn.Module.__init__(self)
+        self.__dict__.update(copy.copy(block.__dict__))
+        self._modules = {"attn": block.attn}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._attn(x)
+
+
+class TrackGrid:
+    """Forward hook that writes the size of the patch plane just embedded into a `Grid`."""
+
+    def __init__(self, grid: Grid):
+        self.grid = grid
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if output.ndim == 4:  # (B, H, W, C) with a dynamic image size
+            self.grid.size = (output.shape[1], output.shape[2])
+        else:
+            self.grid.size = tuple(module.grid_size)  # type: ignore[arg-type]
+
+
+class TrackMap(TrackGrid):
+    """The same for an output that is a map (B, C, H, W)."""
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self.grid.size = (output.shape[2], output.shape[3])
+
+
+def _vit(block: vision_transformer.Block, **place: Any) -> Block:
+    return Block(
+        mix=Branch(block.norm1, block.attn, block.ls1, block.drop_path1),
+        ffn=Branch(block.norm2, block.mlp, block.ls2, block.drop_path2),
+        **place,
+    )
+
+
+def _swin(block: swin_transformer.SwinTransformerBlock, **place: Any) -> Block:
+    return Block(
+        mix=Branch(block.norm1, ShiftedWindows(block), drop=block.drop_path1),
+        ffn=Branch(block.norm2, block.mlp, drop=block.drop_path2),
+        **place,
+    )
+
+
+def _mixer(block: mlp_mixer.MixerBlock, **place: Any) -> Block:
+    return Block(
+        mix=Branch(block.norm1, AcrossTokens(block.mlp_tokens), drop=block.drop_path),
+        ffn=Branch(block.norm2, block.mlp_channels, drop=block.drop_path),
+        **place,
+    )
+
+
+def _resmlp(block: mlp_mixer.ResBlock, **place: Any) -> Block:
+    return Block(
+        mix=Branch(block.norm1, AcrossTokens(block.linear_tokens), _layer_scale(block.ls1), block.drop_path),
+        ffn=Branch(block.norm2, block.mlp_channels, _layer_scale(block.ls2), block.drop_path),
+        **place,
+    )
+
+
+def _gmlp(block: mlp_mixer.SpatialGatingBlock, **place: Any) -> Block:
+    """gMLP mixes tokens inside its channel MLP: one branch, no ffn slot."""
+    return Block(mix=Branch(block.norm, block.mlp_channels, drop=block.drop_path), ffn=None, **place)
+
+
+def _metaformer(block: metaformer.MetaFormerBlock, **place: Any) -> Block:
+    mix = (block.norm1, block.token_mixer, block.layer_scale1, block.drop_path1, block.res_scale1)
+    ffn = (block.norm2, block.mlp, block.layer_scale2, block.drop_path2, block.res_scale2)
+    return Block(mix=Branch(*mix, scale_last=True), ffn=Branch(*ffn, scale_last=True), **place)
+
+
+def _layer_scale(gamma: nn.Parameter) -> LayerScale:
+    scale = LayerScale(gamma.numel())
+    scale.gamma = gamma
+    return scale
+
+
+ADOPTERS: dict[type[nn.Module], Callable[..., Block]] = {
+    vision_transformer.Block: _vit,
+    swin_transformer.SwinTransformerBlock: _swin,
+    mlp_mixer.MixerBlock: _mixer,
+    mlp_mixer.ResBlock: _resmlp,
+    mlp_mixer.SpatialGatingBlock: _gmlp,
+    metaformer.MetaFormerBlock: _metaformer,
+}
+
+
+def adopt(model: nn.Module, name: str | None = None, arguments: dict[str, Any] | None = None) -> nn.Module:
+    """A copy of a timm model in block form. `name` and `arguments` are those of `timm.create_model`, for the card.
+
+    Without them the name is timm's own and the arguments are guessed; a model that they do not rebuild can be
+    used, but not saved.
+
+    >>> import timm, leanformer as lf
+    >>> model = lf.adopt(timm.create_model("deit_tiny_patch16_224"))
+    >>> type(model).__name__, len(lf.blocks_of(model))
+    ('VisionTransformer', 12)
+    """
+    if blocks_of(model):
+        new = copy.deepcopy(model)
+    else:
+        _refuse_unknown(model)
+        new = copy.deepcopy(model)
+        _replace_blocks(new)
+    if name is None:
+        name, arguments = _guess(model)
+    return set_card(new, Card(backbone=name or "", arguments=dict(arguments or {})))
+
+
+def _replace_blocks(model: nn.Module) -> None:
+    places = _PLACES[type(model)](model)
+    for path, place in places.items():
+        block = model.get_submodule(path)
+        model.set_submodule(path, ADOPTERS[type(block)](block, **place).train(block.training))
+
+
+def _refuse_unknown(model: nn.Module) -> None:
+    kind = type(model)
+    if kind not in _PLACES:
+        known = ", ".join(sorted(k.__name__ for k in _PLACES))
+        raise ValueError(f"cannot adopt {kind.__name__}: the model class is none of {known}")
+    for path in _PLACES[kind](copy.copy(model), track=False):
+        block = type(model.get_submodule(path))
+        if block not in ADOPTERS:
+            known = ", ".join(sorted(k.__name__ for k in ADOPTERS))
+            raise ValueError(f"cannot adopt {kind.__name__}: its block {block.__name__} is none of {known}")
+
+
+def _places_sequence(model: Any, track: bool = True) -> dict[str, dict[str, Any]]:
+    """ViT and MLP-Mixer: one stage of (B, N, C) blocks behind a patch embedding."""
+    embed = model.patch_embed if hasattr(model, "patch_embed") else model.stem
+    grid = Grid(getattr(model, "num_prefix_tokens", 0), tuple(embed.grid_size))
+    if track:
+        embed.register_forward_hook(TrackGrid(grid))
+    dim = model.embed_dim
+    return {f"blocks.{i}": {"dim": dim, "layout": "NLC", "grid": grid} for i in range(len(model.blocks))}
+
+
+def _places_swin(model: Any, track: bool = True) -> dict[str, dict[str, Any]]:
+    return {
+        f"layers.{s}.blocks.{i}": {"dim": block.dim, "layout": "NHWC", "stage": s}
+        for s, stage in enumerate(model.layers)
+        for i, block in enumerate(stage.blocks)
+    }
+
+
+def _places_metaformer(model: Any, track: bool = True) -> dict[str, dict[str, Any]]:
+    places = {}
+    for s, stage in enumerate(model.stages):
+        place: dict[str, Any] = {"dim": stage.blocks[0].mlp.fc2.weight.shape[0], "layout": "NCHW", "stage": s}
+        if not stage.use_nchw:
+            place |= {"layout": "NLC", "grid": Grid(0, (0, 0))}
+            if track:
+                stage.downsample.register_forward_hook(TrackMap(place["grid"]))
+        places |= {f"stages.{s}.blocks.{i}": place for i in range(len(stage.blocks))}
+    return places
+
+
+_PLACES: dict[type[nn.Module], Callable[..., dict[str, dict[str, Any]]]] = {
+    vision_transformer.VisionTransformer: _places_sequence,
+    deit.VisionTransformerDistilled: _places_sequence,
+    swin_transformer.SwinTransformer: _places_swin,
+    mlp_mixer.MlpMixer: _places_sequence,
+    metaformer.MetaFormer: _places_metaformer,
+}
+
+
+def _guess(model: Any) -> tuple[str, dict[str, Any]]:
+    """timm's name of the model and the arguments that can be read off it, if they rebuild its tensors."""
+    name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture", "")
+    if not name or not timm.is_model(name):
+        return "", {}
+    arguments: dict[str, Any] = {"num_classes": model.num_classes}
+    embed = getattr(model, "patch_embed", None) or getattr(model, "stem", None)
+    size = getattr(embed, "img_size", None)
+    if size and tuple(size) != tuple(model.pretrained_cfg["input_size"][1:]):
+        arguments["img_size"] = list(size)
+    if getattr(model, "dynamic_img_size", False):
+        arguments["dynamic_img_size"] = True
+    try:
+        with torch.device("meta"):
+            again = timm.create_model(name, **arguments)
+    except (TypeError, RuntimeError, AssertionError):
+        return "", {}
+    return (name, arguments) if _shapes(again) == _shapes(model) else ("", {})
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in model.state_dict().items()}

@@ -1,0 +1,29 @@
+"""The command line `leanformer`: the library's verbs, each in its module under `commands`."""
+
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+from .commands.tables import tables
+
+VERBS = {"tables": tables}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb. What a user can get wrong ends in one line on stderr and exit code 2.
+
+    >>> main(["tables", "evit"])  # doctest: +SKIP
+    0
+    """
+    try:
+        return tyro.extras.subcommand_cli_from_dict(VERBS, prog="leanformer", args=arguments) or 0
+    except ValueError as error:
+        print(f"leanformer: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

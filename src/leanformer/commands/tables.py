@@ -1,0 +1,33 @@
+"""leanformer tables: the papers' parameters and MACs beside ours."""
+
+import importlib
+import pkgutil
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from .. import tables as systems
+from ..tables.table import render
+
+
+def tables(system: Annotated[str, tyro.conf.Positional] = "all") -> int:
+    """The paper's parameters and MACs beside ours, for one system or all; exits 1 where a figure is off by over 1%.
+
+    Example: leanformer tables evit
+
+    Args:
+        system: metaformer, riformer, repa, sit, evit, or all.
+    """
+    known = sorted(m.name for m in pkgutil.iter_modules(systems.__path__) if m.name != "table")
+    if system != "all" and system not in known:
+        raise ValueError(f"unknown system '{system}'; known: {', '.join(known)}, all")
+    wrong = []
+    for name in known if system == "all" else [system]:
+        rows = importlib.import_module(f"{systems.__name__}.{name}").ROWS
+        table, off = render(name, rows)
+        Console(width=None).print(table)
+        wrong += off
+    for line in wrong:
+        Console(stderr=True).print(f"off: {line}", style="red")
+    return 1 if wrong else 0

@@ -1,0 +1,43 @@
+"""The slots, the methods' contract, apply and fuse, and self-describing checkpoints."""
+
+from .block import Block, Branch, Grid, Layout, Slot, blocks_of
+from .calibrate import Fittable, calibrate
+from .card import Card, card_of, input_of, read, save, set_card, versions, write_atomically
+from .method import METHODS, Build, Fusible, Method, method_from, parse_method, select
+from .objective import Objective, Step, View, taps
+from .plan import apply, fold, fuse, share, with_options
+
+__all__ = [
+    "METHODS",
+    "Block",
+    "Branch",
+    "Build",
+    "Card",
+    "Fittable",
+    "Fusible",
+    "Grid",
+    "Layout",
+    "Method",
+    "Objective",
+    "Slot",
+    "Step",
+    "View",
+    "apply",
+    "blocks_of",
+    "calibrate",
+    "card_of",
+    "fold",
+    "fuse",
+    "input_of",
+    "method_from",
+    "parse_method",
+    "read",
+    "save",
+    "select",
+    "set_card",
+    "share",
+    "taps",
+    "versions",
+    "with_options",
+    "write_atomically",
+]

@@ -1,0 +1,144 @@
+"""The MetaFormer block: two residual branches and a seam, three slots that methods can swap.
+
+    y = ffn(mix(pre(x)))            pre: the seam before the block, mix: the token mixer, ffn: the channel MLP
+    branch(x) = skip(x) + drop(scale(fn(norm(x))))
+
+B batch, N tokens, C channels, H x W the grid of patches.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+Layout = Literal["NLC", "NHWC", "NCHW"]
+Slot = Literal["pre", "mix", "ffn"]
+
+
+class Grid:
+    """Where the patches of a token sequence lie: `prefix` tokens first, then H x W patches row by row.
+
+    One object is shared by all blocks of a resolution. The backbone writes the size on every forward pass, so
+    that modules which need the plane know it for every image, square or not.
+
+    >>> Grid(prefix=1, size=(14, 14)).tokens
+    197
+    """
+
+    def __init__(self, prefix: int, size: tuple[int, int]):
+        self.prefix = prefix
+        self.size = size
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + self.size[0] * self.size[1]
+
+    def __repr__(self) -> str:
+        return f"Grid(prefix={self.prefix}, size={self.size})"
+
+
+class Branch(nn.Module):
+    """One residual branch, `skip(x) + drop(scale(fn(norm(x))))`.
+
+    `scale_last` puts the scale after the drop: the same function, in the order of rounding of MetaFormer's code.
+
+    >>> Branch(nn.LayerNorm(8), nn.Linear(8, 8))(torch.zeros(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self,
+        norm: nn.Module,
+        fn: nn.Module,
+        scale: nn.Module | None = None,
+        drop: nn.Module | None = None,
+        skip: nn.Module | None = None,
+        scale_last: bool = False,
+    ):
+        super().__init__()
+        self.norm = norm
+        self.fn = fn
+        self.scale = scale or nn.Identity()
+        self.drop = drop or nn.Identity()
+        self.skip = skip or nn.Identity()
+        self.scale_last = scale_last
+
+    def residual(self, x: Tensor, **mask: Any) -> Tensor:
+        """What the branch adds to its skip path."""
+        y = self.fn(self.norm(x), **mask)
+        return self.scale(self.drop(y)) if self.scale_last else self.drop(self.scale(y))
+
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
+        return self.skip(x) + self.residual(x, **mask)
+
+    def parts(self) -> dict[str, Any]:
+        """The constructor's arguments, for methods that rebuild the branch around the same modules."""
+        return {
+            "norm": self.norm,
+            "fn": self.fn,
+            "scale": self.scale,
+            "drop": self.drop,
+            "skip": self.skip,
+            "scale_last": self.scale_last,
+        }
+
+
+class Block(nn.Module):
+    """A block with its slots, and what a method must know of the place: width, layout, stage, grid.
+
+    >>> block = Block(mix=Branch(nn.LayerNorm(8), nn.Identity()), ffn=Branch(nn.LayerNorm(8), nn.Linear(8, 8)), dim=8)
+    >>> block(torch.zeros(2, 5, 8)).shape, block.slots
+    (torch.Size([2, 5, 8]), ('pre', 'mix', 'ffn'))
+    """
+
+    def __init__(
+        self,
+        *,
+        mix: nn.Module,
+        ffn: nn.Module | None,
+        dim: int,
+        pre: nn.Module | None = None,
+        layout: Layout = "NLC",
+        stage: int = 0,
+        grid: Grid | None = None,
+    ):
+        super().__init__()
+        self.pre = pre or nn.Identity()
+        self.mix = mix
+        self.ffn = ffn or nn.Identity()
+        self.slots: tuple[Slot, ...] = ("pre", "mix", "ffn") if ffn is not None else ("pre", "mix")
+        self.dim = dim
+        self.layout: Layout = layout
+        self.stage = stage
+        self.grid = grid
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        x = self.pre(x)
+        if attn_mask is not None or is_causal:
+            return self.ffn(self.mix(x, attn_mask=attn_mask, is_causal=is_causal))
+        return self.ffn(self.mix(x))
+
+    def set_input_size(self, *args: Any, **kwargs: Any) -> None:
+        """Passed on to the token mixer: timm's hierarchical models resize their windows through the block."""
+        fn = getattr(self.mix, "fn", None)
+        if hasattr(fn, "set_input_size"):
+            fn.set_input_size(*args, **kwargs)  # type: ignore[union-attr]
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, layout={self.layout}, stage={self.stage}"
+
+
+def blocks_of(model: nn.Module) -> dict[str, Block]:
+    """The blocks of a model by path, in the order in which they run.
+
+    >>> import leanformer as lf
+    >>> list(blocks_of(lf.create("deit_tiny_patch16_224")))[:2]
+    ['blocks.0', 'blocks.1']
+    """
+    return dict(_blocks(model))
+
+
+def _blocks(model: nn.Module) -> Iterator[tuple[str, Block]]:
+    for path, module in model.named_modules():
+        if isinstance(module, Block):
+            yield path, module

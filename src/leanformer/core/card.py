@@ -1,0 +1,194 @@
+"""A checkpoint is one safetensors file whose metadata says how to rebuild the model: the card.
+
+Nothing in the file is executed on loading: tensors are raw bytes and the card is JSON that is checked field by field.
+"""
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import timm.data
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from .method import METHODS, Method, method_from
+
+FORMAT = 1
+KEY = "leanformer"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """How a model came to be: the backbone and its arguments, the methods on it, fused or not."""
+
+    backbone: str
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    methods: tuple[Method, ...] = ()
+    fused: bool = False
+    official: dict[str, Any] | None = None
+    """Class and config of the official model that the weights came from, for the way back."""
+    claims: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Slot path → name of the method that holds it; follows from the methods, so it is not written to files."""
+
+    def replace(self, **changes: Any) -> "Card":
+        return dataclasses.replace(self, **changes)
+
+
+def card_of(model: nn.Module) -> Card:
+    """The card of a model that `create`, `adopt`, `apply`, `fuse` or `load` made.
+
+    >>> import leanformer as lf
+    >>> card_of(lf.create("deit_tiny_patch16_224")).backbone
+    'deit_tiny_patch16_224'
+    """
+    card = getattr(model, "card", None)
+    if not isinstance(card, Card):
+        raise ValueError(f"{type(model).__name__} is not a leanformer model; pass it through lf.adopt first")
+    return card
+
+
+def set_card(model: nn.Module, card: Card) -> nn.Module:
+    """Write a new card onto a model and return the model.
+
+    >>> set_card(nn.Linear(2, 2), Card(backbone="vit")).card.backbone
+    'vit'
+    """
+    model.card = card  # type: ignore[assignment]
+    return model
+
+
+def input_of(model: nn.Module) -> dict[str, Any]:
+    """Input size (C, H, W), normalisation and evaluation crop of a model, as it was built.
+
+    >>> import leanformer as lf
+    >>> input_of(lf.create("deit_tiny_patch16_224", img_size=160))["input_size"]
+    (3, 160, 160)
+    """
+    config = timm.data.resolve_data_config(model=model)
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None) or getattr(model, "img_size", None)
+    chans = getattr(model, "in_chans", config["input_size"][0])
+    grid = (size, size) if isinstance(size, int) else tuple(size or config["input_size"][1:])
+    return {**config, "input_size": (chans, *grid)}
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+    """Write weights and card to one safetensors file, which `load` turns into the same model again.
+
+    >>> import leanformer as lf
+    >>> lf.save(lf.create("deit_tiny_patch16_224", depth=1), "lean.safetensors")  # doctest: +SKIP
+    """
+    metadata = {KEY: json.dumps(_to_json(model)), "format": "pt"}
+    tensors = {key: value.detach().contiguous().cpu() for key, value in model.state_dict().items()}
+    return write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+
+
+def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Path:
+    """Call `write` with a temporary name beside `path`, then rename: a reader never sees half a file.
+
+    >>> write_atomically("note.txt", lambda name: Path(name).write_text("whole"))  # doctest: +SKIP
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = file.name
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise ValueError(f"cannot write {path}: {error}") from error
+    finally:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+    return path
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Card, dict[str, Tensor]]:
+    """The card and the tensors of a checkpoint, with a clear error for anything that is not one."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+    if KEY not in metadata:
+        raise ValueError(
+            f"{path} has weights but no leanformer card; give them to lf.create(name, checkpoint='{path}') instead"
+        )
+    try:
+        return _from_json(json.loads(metadata[KEY])), tensors
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the card in {path} is damaged: {type(error).__name__} {error}") from error
+
+
+def _to_json(model: nn.Module) -> dict[str, Any]:
+    card, data = card_of(model), input_of(model)
+    if not card.backbone:
+        raise ValueError(
+            f"this {type(model).__name__} cannot be rebuilt from a name, so it cannot be saved; "
+            "make it with lf.create(name, ...), or give lf.adopt its name and arguments"
+        )
+    return {
+        "format": FORMAT,
+        "backbone": card.backbone,
+        "arguments": card.arguments | _current_head(model, card),
+        "methods": [{"name": m.name, "version": m.version, "options": m.fields()} for m in card.methods],
+        "fused": card.fused,
+        "official": card.official,
+        "num_classes": getattr(model, "num_classes", None),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "input": {key: list(v) if isinstance(v, tuple) else v for key, v in data.items()},
+        "versions": versions(),
+    }
+
+
+def _current_head(model: nn.Module, card: Card) -> dict[str, Any]:
+    """The head as it is now: `reset_classifier` may have changed it since the model was created."""
+    head = {}
+    if hasattr(model, "num_classes"):
+        head["num_classes"] = model.num_classes
+    if "global_pool" in card.arguments and hasattr(model, "global_pool"):
+        head["global_pool"] = model.global_pool
+    return head
+
+
+def _from_json(data: dict[str, Any]) -> Card:
+    if data["format"] > FORMAT:
+        raise ValueError(f"the card is of format {data['format']}, this leanformer reads up to {FORMAT}: update it")
+    methods = []
+    for entry in data["methods"]:
+        known = METHODS.get(entry["name"])
+        if known is not None and entry["version"] > known.version:
+            raise ValueError(f"{entry['name']} of version {entry['version']} is newer than this leanformer: update it")
+        methods.append(method_from(entry["name"], entry["options"]))
+    return Card(
+        backbone=data["backbone"],
+        arguments=dict(data["arguments"]),
+        methods=tuple(methods),
+        fused=bool(data["fused"]),
+        official=data.get("official"),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and of what it computes with.
+
+    >>> sorted(versions())
+    ['leanformer', 'timm', 'torch']
+    """
+    try:
+        own = version("leanformer")
+    except PackageNotFoundError:
+        own = "unknown"
+    return {"leanformer": own, "timm": version("timm"), "torch": torch.__version__}

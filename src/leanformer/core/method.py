@@ -1,0 +1,157 @@
+"""A method is a small frozen config that says which slots it swaps; everything else follows from that.
+
+    method.swaps(model) → {"blocks.3.mix": build, …}        build(old slot module) → new slot module
+
+`apply` checks the claims of all methods, builds, and swaps. A module with `fused()` folds into what it returns.
+"""
+
+import ast
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+from torch import nn
+
+from .block import Block, Slot, blocks_of
+from .objective import Objective
+
+Build = Callable[[nn.Module], nn.Module]
+METHODS: dict[str, type["Method"]] = {}
+
+
+@runtime_checkable
+class Fusible(Protocol):
+    """A module that knows its smaller equivalent in evaluation mode: same function, computed in its own dtype."""
+
+    def fused(self) -> nn.Module: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method:
+    """Base of all methods. A subclass names itself, `class EViT(Method, name="evit")`, and is then known everywhere.
+
+    >>> class Nothing(Method, name="nothing"):
+    ...     def swaps(self, model):
+    ...         return {}
+    >>> METHODS.pop("nothing")()
+    Nothing()
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    runtime: ClassVar[frozenset[str]] = frozenset()
+    """Fields that `with_options` may change on a trained model, because no weight depends on them."""
+
+    def __init_subclass__(cls, name: str, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls.name = name
+        METHODS[name] = cls
+
+    def swaps(self, model: nn.Module) -> dict[str, Build]:
+        """Slot path → a function that builds the new slot module from the old one."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which slots it swaps")
+
+    def off(self) -> Self:
+        """The same method at its neutral setting, which leaves the backbone's outputs bit-equal."""
+        raise NotImplementedError(f"{type(self).__name__} has no neutral setting")
+
+    def schedule(self, model: nn.Module, epoch: float) -> dict[str, float]:
+        """Set what changes during training (a keep rate, say) for this moment; the values go to the log."""
+        return {}
+
+    def objective(self, student: nn.Module, teacher: nn.Module | None) -> Objective | None:
+        """The method's own training objective with its paper's weights, or None if it needs none."""
+        return None
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other options; an unknown one is refused."""
+        _refuse_unknown(type(self), changes)
+        return dataclasses.replace(self, **changes)
+
+    def fields(self) -> dict[str, Any]:
+        """The options as plain JSON values."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+def method_from(name: str, options: dict[str, Any]) -> Method:
+    """The method called `name` with these options.
+
+    >>> import leanformer
+    >>> method_from("evit", {"keep_rate": 0.5}).keep_rate
+    0.5
+    """
+    if name not in METHODS:
+        raise ValueError(f"unknown method '{name}'; known methods: {', '.join(sorted(METHODS))}")
+    _refuse_unknown(METHODS[name], options)
+    return METHODS[name](**{key: _hashable(value) for key, value in options.items()})
+
+
+def parse_method(spec: str) -> Method:
+    """A method written as on the command line: `name` or `name:option=value,option=value`.
+
+    >>> import leanformer
+    >>> parse_method("evit:keep_rate=0.7,at=(3,6,9)").at
+    (3, 6, 9)
+    """
+    name, _, rest = spec.partition(":")
+    options = {}
+    for part in re.split(r",(?=\s*\w+\s*=)", rest) if rest else []:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"'{part}' in '{spec}' is not option=value")
+        options[key.strip()] = _literal(value.strip())
+    return method_from(name.strip(), options)
+
+
+def select(
+    model: nn.Module, slot: Slot, blocks: Sequence[int] | None = None, stages: Sequence[int] | None = None
+) -> dict[str, Block]:
+    """Slot path → block for the blocks (0-based over the whole depth) and stages chosen; None chooses all.
+
+    >>> import leanformer as lf
+    >>> list(select(lf.create("deit_tiny_patch16_224"), "mix", blocks=(0, 3)))
+    ['blocks.0.mix', 'blocks.3.mix']
+    """
+    every = blocks_of(model)
+    if not every:
+        raise ValueError(f"{type(model).__name__} has no leanformer blocks; pass it through lf.adopt first")
+    _within("block", blocks, range(len(every)))
+    _within("stage", stages, range(max(b.stage for b in every.values()) + 1))
+    chosen = {
+        f"{path}.{slot}": block
+        for index, (path, block) in enumerate(every.items())
+        if (blocks is None or index in blocks) and (stages is None or block.stage in stages)
+    }
+    for path, block in chosen.items():
+        if slot not in block.slots:
+            raise ValueError(f"{path}: {type(model).__name__} blocks have no '{slot}' slot, only {block.slots}")
+    return chosen
+
+
+def _within(what: str, chosen: Collection[int] | None, allowed: range) -> None:
+    wrong = [i for i in chosen or () if i not in allowed]
+    if wrong:
+        raise ValueError(f"{what} {wrong[0]} does not exist; this model has {what}s 0 to {allowed.stop - 1}")
+
+
+def _refuse_unknown(cls: type[Method], options: Collection[str]) -> None:
+    known = [f.name for f in dataclasses.fields(cls)]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{cls.name} has no option '{option}'; its options: {', '.join(known)}")
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(_hashable(v) for v in value) if isinstance(value, list | tuple) else value

@@ -1,0 +1,82 @@
+"""Training objectives are modules that turn one step's tensors into named, weighted loss terms.
+
+A step runs the student once and every teacher once; an objective says beforehand which inner outputs it needs
+(`student_taps`, `teacher_taps`: module paths), and finds them in the step.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass
+class View:
+    """What one model answered in a step: its output and the tapped inner outputs by module path."""
+
+    output: Any
+    taps: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Step:
+    """One training step as objectives see it. `targets` are class indices or soft labels (B, classes)."""
+
+    images: Tensor
+    targets: Tensor
+    student: View
+    teachers: dict[str, View] = field(default_factory=dict)
+    epoch: float = 0.0
+
+    def teacher(self, name: str = "teacher") -> View:
+        if name not in self.teachers:
+            known = ", ".join(self.teachers) or "none"
+            raise ValueError(f"this objective needs a teacher called '{name}'; given: {known}")
+        return self.teachers[name]
+
+
+class Objective(nn.Module):
+    """Base of objectives: `forward(step)` returns {term: weighted scalar}; the engine adds them and logs each."""
+
+    def student_taps(self) -> frozenset[str]:
+        """Paths of the student's modules whose outputs the objective reads."""
+        return frozenset()
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        """Teacher name → paths of its modules whose outputs the objective reads."""
+        return {}
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        raise NotImplementedError(f"{type(self).__name__} does not compute a loss")
+
+
+@contextmanager
+def taps(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """Within the context, each forward pass of `model` leaves the outputs of the modules at `paths` in the dict.
+
+    >>> import torch, leanformer as lf
+    >>> model = lf.create("deit_tiny_patch16_224")
+    >>> with taps(model, ["blocks.3.mix"]) as seen:
+    ...     _ = model(torch.zeros(1, 3, 224, 224))
+    >>> seen["blocks.3.mix"].shape
+    torch.Size([1, 197, 192])
+    """
+    seen: dict[str, Tensor] = {}
+
+    def keep(path: str):
+        return lambda module, inputs, output: seen.__setitem__(path, output)
+
+    handles = []
+    try:
+        for path in sorted(set(paths)):
+            try:
+                module = model.get_submodule(path)
+            except AttributeError:
+                raise ValueError(f"{type(model).__name__} has no module '{path}' to tap") from None
+            handles.append(module.register_forward_hook(keep(path)))
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,161 @@
+"""apply swaps, fuse folds: both return new models and leave the one they were given as it was."""
+
+import copy
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .block import blocks_of
+from .card import card_of, input_of, set_card
+from .method import Build, Fusible, Method
+
+FUSE_TOLERANCE = 1e-9
+
+
+def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
+    """A copy of `model` with the methods' slots swapped. Disjoint methods compose, in any order, to the same model.
+
+    New parameters are drawn from `seed` and their slot's path alone, so they do not depend on the order either.
+
+    >>> import leanformer as lf
+    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
+    >>> [m.name for m in lf.card_of(lean).methods]
+    ['evit']
+    """
+    for method in methods:
+        if not isinstance(method, Method):
+            raise ValueError(f"{method!r} is not a method; give lf.EViT(...), lf.RePa(...) and the like")
+    card = card_of(model)
+    if card.fused:
+        raise ValueError("this model is fused; apply methods to the model before lf.fuse")
+    plans = [(method, method.swaps(model)) for method in methods]
+    claims = _claim(card.claims, plans)
+    new = copy.deepcopy(model)
+    for _, plan in plans:
+        _swap(new, plan, seed)
+    set_card(new, card.replace(methods=tuple(sorted((*card.methods, *methods), key=repr)), claims=claims))
+    _check_tokens(new)
+    return new.train(model.training)
+
+
+def fold(model: nn.Module) -> nn.Module:
+    """Fuse without a proof, for models whose weights are still to come: every fusible module becomes its `fused()`."""
+    new = copy.deepcopy(model).eval()
+    for path in _outermost(new):
+        new.set_submodule(path, new.get_submodule(path).fused().eval())  # type: ignore[operator]
+    return set_card(new, card_of(model).replace(fused=True))
+
+
+@torch.no_grad()
+def fuse(model: nn.Module, verify: bool = True) -> nn.Module:
+    """A new, smaller model in evaluation mode that gives the same answers, proven in float64 on a random input.
+
+    The folding is computed in float64 and then rounded once to the model's own dtype.
+
+    >>> import leanformer as lf
+    >>> fast = lf.fuse(lf.apply(lf.create("deit_tiny_patch16_224"), lf.RePa(idle_ratio=0.75)))
+    >>> lf.card_of(fast).fused
+    True
+    """
+    if card_of(model).fused:
+        raise ValueError("this model is fused already")
+    reference = next(model.parameters())
+    exact = copy.deepcopy(model).cpu().double().eval()
+    folded = fold(exact)
+    if verify:
+        _prove(exact, folded)
+    return folded.to(device=reference.device, dtype=reference.dtype)
+
+
+def with_options(model: nn.Module, **options: Any) -> nn.Module:
+    """A copy that shares all weights with `model` and runs with other run-time options, without retraining.
+
+    >>> import leanformer as lf
+    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
+    >>> faster = lf.with_options(lean, keep_rate=0.5)
+    >>> faster.head.weight is lean.head.weight
+    True
+    """
+    card = card_of(model)
+    new = share(model)
+    left = dict(options)
+    methods = []
+    for method in card.methods:
+        mine = {key: left.pop(key) for key in list(left) if key in method.runtime}
+        changed = method.replace(**mine) if mine else method
+        methods.append(changed)
+        if mine:
+            _swap(new, changed.swaps(new), seed=0)
+    if left:
+        known = sorted(set().union(*(m.runtime for m in card.methods))) if card.methods else []
+        raise ValueError(
+            f"'{next(iter(left))}' is no run-time option of this model; it has: {', '.join(known) or 'none'}"
+        )
+    return set_card(new, card.replace(methods=tuple(methods)))
+
+
+def share(model: nn.Module) -> nn.Module:
+    """A copy of the modules around the same parameters and buffers.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> share(layer).weight is layer.weight
+    True
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(t): t for t in tensors})
+
+
+def _claim(held: dict[str, str], plans: list[tuple[Method, dict[str, Build]]]) -> dict[str, str]:
+    claims = dict(held)
+    for method, plan in plans:
+        for path in plan:
+            if path in claims:
+                raise ValueError(f"{method.name} and {claims[path]} both claim the slot {path}; choose other blocks")
+            claims[path] = method.name
+    return claims
+
+
+def _swap(model: nn.Module, plan: dict[str, Build], seed: int) -> None:
+    reference = next(model.parameters())
+    for path, build in plan.items():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + zlib.crc32(path.encode()))
+            new = build(model.get_submodule(path))
+        model.set_submodule(path, new.to(device=reference.device, dtype=reference.dtype))
+
+
+def _check_tokens(model: nn.Module) -> None:
+    """Refuse a module that needs the plane of patches behind one that has left it."""
+    reducer = None
+    for path, block in blocks_of(model).items():
+        for slot in block.slots:
+            module = getattr(block, slot)
+            if reducer and getattr(module, "needs_grid", False):
+                raise ValueError(
+                    f"{path}.{slot} ({type(module).__name__}) needs the grid of patches, "
+                    f"which {reducer} leaves before it; put it into earlier blocks"
+                )
+            if getattr(module, "leaves_grid", False):
+                reducer = f"{path}.{slot} ({type(module).__name__})"
+
+
+def _outermost(model: nn.Module) -> Iterable[str]:
+    found: list[str] = []
+    for path, module in model.named_modules():
+        inside = any(path.startswith(f"{outer}.") for outer in found)
+        if path and not inside and isinstance(module, Fusible):
+            found.append(path)
+    return found
+
+
+def _prove(exact: nn.Module, folded: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(2, *input_of(exact)["input_size"], generator=generator, dtype=torch.float64)
+    before, after = exact(images), folded(images)
+    error = (before - after).abs().max().item()
+    allowed = FUSE_TOLERANCE * max(1.0, before.abs().max().item())
+    if not error <= allowed:
+        raise RuntimeError(f"fusing changed the outputs by {error:.1e}, more than {allowed:.1e}: this is a bug")

@@ -1,0 +1,98 @@
+"""Parameters and multiply-accumulates of a model, by module.
+
+MACs are counted from the shapes that really occur in a forward pass: convolutions, linears and matrix products, each
+attention product once, norms and activations not at all. Pooling multiplies nothing; its additions stand apart.
+The pass runs on the meta device, so a ViT-H costs no memory and no arithmetic.
+"""
+
+import copy
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from ..core import input_of
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Count:
+    """Parameters, MACs and pooling additions, of a whole model or of one of its modules."""
+
+    parameters: int
+    macs: int
+    pooling: int = 0
+
+
+def count(model: nn.Module, size: tuple[int, ...] | None = None) -> Count:
+    """The whole model's count for one image of `size` (C, H, W), by default the model's own input size.
+
+    >>> import leanformer as lf
+    >>> count(lf.create("deit_small_patch16_224")).macs / 1e9
+    4.598882816
+    """
+    return count_modules(model, size)[""]
+
+
+def count_modules(model: nn.Module, size: tuple[int, ...] | None = None) -> dict[str, Count]:
+    """The count of every module by path; the whole model is at the empty path.
+
+    >>> import leanformer as lf
+    >>> count_modules(lf.create("deit_tiny_patch16_224"))["blocks.0.ffn"].macs
+    58097664
+    """
+    twin = copy.deepcopy(model).to("meta").eval()
+    images = torch.empty(1, *(size or input_of(model)["input_size"]), device="meta")
+    images = images.to(next(twin.parameters()).dtype)
+    # with autograd on, some composite operators run as one kernel that the counter does not know
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_BLIND) as counter, _PoolCounter(twin) as pool:
+        twin(images)
+    flops = {path.partition(".")[2]: sum(ops.values()) for path, ops in counter.get_flop_counts().items()}
+    flops[""] = counter.get_total_flops()
+    return {
+        path: Count(sum(p.numel() for p in module.parameters()), flops.get(path, 0) // 2, pool.under(path))
+        for path, module in model.named_modules()
+    }
+
+
+def _sdpa(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+_BLIND = {
+    aten._scaled_dot_product_flash_attention_for_cpu: _sdpa,
+    aten._scaled_dot_product_fused_attention_overrideable: _sdpa,
+}
+
+
+class _PoolCounter:
+    """Counts the additions of average pooling through forward hooks: one for each element of each window."""
+
+    def __init__(self, model: nn.Module):
+        self.counts: dict[str, int] = {}
+        self.handles = [
+            module.register_forward_hook(self._hook(path))
+            for path, module in model.named_modules()
+            if isinstance(module, nn.AvgPool2d)
+        ]
+
+    def _hook(self, path: str) -> Any:
+        def add(module: nn.AvgPool2d, inputs: Any, output: torch.Tensor) -> None:
+            kernel = module.kernel_size if isinstance(module.kernel_size, tuple) else (module.kernel_size,) * 2
+            self.counts[path] = self.counts.get(path, 0) + output.numel() * prod(kernel)
+
+        return add
+
+    def under(self, path: str) -> int:
+        return sum(n for at, n in self.counts.items() if not path or at == path or at.startswith(f"{path}."))
+
+    def __enter__(self) -> "_PoolCounter":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for handle in self.handles:
+            handle.remove()

@@ -1,0 +1,1 @@
+"""The papers' tables beside ours, one module a system, each with its ROWS."""

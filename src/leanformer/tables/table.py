@@ -1,0 +1,85 @@
+"""Rows of a paper's table: what the paper prints, what we count, and whether they agree.
+
+A figure agrees within 1%, or within half a unit of the last digit that the paper prints.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import torch
+from rich.table import Table
+from torch import nn
+
+from ..measure import Count, count
+
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: the paper's figures as printed ('' where it prints none) and a function that builds our model.
+
+    `differs` states a known reason (a counting convention, a misprint) why a figure of the paper is off; such a row
+    is shown and not judged.
+    """
+
+    table: str
+    model: str
+    build: Callable[[], nn.Module]
+    params: str = ""
+    macs: str = ""
+    size: tuple[int, int, int] | None = None
+    differs: str = ""
+    published: dict[str, str] = field(default_factory=dict)
+    """Further published figures, e.g. {'top-1': '79.5', 'img/s': '4385'}."""
+    counted: Callable[[Count, nn.Module], tuple[float, float]] | None = None
+    """Another counting convention: (count, model) → parameters in M and MACs in G; ours when None."""
+
+    def measure(self) -> tuple[float, float]:
+        """Our parameters in M and MACs in G, counted on the meta device."""
+        with torch.device("meta"):
+            model = self.build()
+        ours = count(model, self.size)
+        if self.counted:
+            return self.counted(ours, model)
+        return ours.parameters / 1e6, ours.macs / 1e9
+
+
+def agrees(printed: str, ours: float) -> bool:
+    """Whether a figure as printed and ours are the same figure.
+
+    >>> agrees("1.8", 1.812), agrees("1.8", 1.92), agrees("", 5.0)
+    (True, False, True)
+    """
+    if not printed:
+        return True
+    number = Decimal(printed)
+    unit = float(10 ** Decimal(number.as_tuple().exponent))
+    return abs(ours - float(number)) <= max(TOLERANCE * float(number), unit / 2 + 1e-9)
+
+
+def render(title: str, rows: Sequence[Row]) -> tuple[Table, list[str]]:
+    """A rich table of the rows and a line for each figure that is off without a stated reason."""
+    extra = list(dict.fromkeys(key for row in rows for key in row.published))
+    table = Table(title=title, caption="M parameters, G MACs at one image; 'paper' as printed")
+    for name in ("table", "model", "params paper", "params ours", "MACs paper", "MACs ours", "difference", *extra):
+        table.add_column(name, justify="left" if name in ("table", "model", "difference") else "right")
+    wrong = []
+    for row in rows:
+        params, macs = row.measure()
+        fine = agrees(row.params, params) and agrees(row.macs, macs)
+        note = row.differs or ("" if fine else "[red]off[/red]")
+        if not fine and not row.differs:
+            wrong.append(
+                f"{row.table} {row.model}: paper {row.params} M {row.macs} G, ours {params:.3f} M {macs:.3f} G"
+            )
+        table.add_row(
+            row.table, row.model, row.params, f"{params:.3f}", row.macs, f"{macs:.3f}",
+            f"{_difference(row.macs, macs)} {note}".strip(), *(row.published.get(key, "") for key in extra),
+        )  # fmt: skip
+    return table, wrong
+
+
+def _difference(printed: str, ours: float) -> str:
+    return f"{(ours / float(printed) - 1) * 100:+.1f}%" if printed else ""
