@@ -54,7 +54,7 @@ def mixer(**arguments: Any) -> nn.Module:
 @register
 def resmlp(init_values: float = 1e-4, **arguments: Any) -> nn.Module:
     """A ResMLP of any dimensions."""
-    block = partial(mlp_mixer.ResBlock, init_values=init_values)
+    block: Any = partial(mlp_mixer.ResBlock, init_values=init_values)
     arguments = {"mlp_ratio": 4, "norm_layer": mlp_mixer.Affine, **arguments}
     return with_config(mlp_mixer.MlpMixer(block_layer=block, **arguments), **_sizes(arguments))
 

@@ -4,6 +4,7 @@ Blocks are visited in order and each sees the already fitted ones before it, so 
 module takes part when it has `fit(x, teacher_x, teacher_y)`: its own input, and the teacher's input and output.
 """
 
+import contextlib
 import copy
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
@@ -67,10 +68,8 @@ def _input_at(model: nn.Module, path: str, batches: list[Tensor]) -> Tensor:
     handle = model.get_submodule(path).register_forward_pre_hook(catch)
     try:
         for images in batches:
-            try:
+            with contextlib.suppress(_Stop):
                 model(images)
-            except _Stop:
-                pass
     finally:
         handle.remove()
     return torch.cat(caught)

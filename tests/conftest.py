@@ -1,0 +1,20 @@
+"""Fixtures that all tests share: seeds, and the folder with official answers and real data."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import SHARED
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder beside the checkout with official answers (`parity`) and real data (`data`)."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder shared/ with official answers and real data is not beside this checkout")
+    return SHARED
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
