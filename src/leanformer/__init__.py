@@ -4,6 +4,7 @@ from . import measure
 from .backbones import adopt, create, load
 from .backbones.official import from_official, to_official
 from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, save, with_options
+from .measure import describe
 from .methods import *  # noqa: F403
 from .methods import __all__ as _methods
 
@@ -15,6 +16,7 @@ __all__ = [
     "calibrate",
     "card_of",
     "create",
+    "describe",
     "from_official",
     "fuse",
     "load",

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import tyro
 
+from .commands.models import apply, describe, fuse, list_
 from .commands.tables import tables
 
-VERBS = {"tables": tables}
+VERBS = {"list": list_, "describe": describe, "apply": apply, "fuse": fuse, "tables": tables}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

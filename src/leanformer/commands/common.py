@@ -1,0 +1,42 @@
+"""What several verbs share: how a model and the methods on it are named on the command line."""
+
+import ast
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from torch import nn
+
+from ..backbones import create, load
+from ..core import apply, parse_method
+
+Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+Apply = Annotated[tuple[str, ...], tyro.conf.arg(name="apply"), tyro.conf.UseAppendAction]
+Set = Annotated[tuple[str, ...], tyro.conf.arg(name="set"), tyro.conf.UseAppendAction]
+
+
+def open_model(
+    model: str, methods: tuple[str, ...] = (), checkpoint: Path | None = None, arguments: tuple[str, ...] = ()
+) -> nn.Module:
+    """A model from a name or a leanformer checkpoint, with methods as `evit:keep_rate=0.7` applied to it.
+
+    >>> open_model("deit_tiny_patch16_224", ("evit:keep_rate=0.7",)).card.methods[0].name
+    'evit'
+    """
+    if Path(model).suffix == ".safetensors":
+        if checkpoint is not None or arguments:
+            raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
+        opened = load(model)
+    else:
+        opened = create(model, checkpoint, **dict(_argument(a) for a in arguments))
+    return apply(opened, *(parse_method(spec) for spec in methods))
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"'{text}' is not argument=value")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value

@@ -1,0 +1,107 @@
+"""leanformer list, describe, apply, fuse: models by name, with methods on them, into files."""
+
+import dataclasses
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Annotated
+
+import timm
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from .. import core
+from ..backbones import MODELS, load
+from ..measure import count
+from ..measure import describe as describe_model
+from .common import Apply, Model, Set, open_model
+
+FAMILIES = ("vision_transformer", "deit", "swin_transformer", "mlp_mixer", "metaformer")
+
+
+def list_(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
+    """The methods with their options, and the model names that can be created.
+
+    Example: leanformer list 'deit*'
+
+    Args:
+        pattern: Show only the models whose name matches; * stands for anything.
+    """
+    console = Console()
+    methods = Table("method", "options and defaults", "what it does", title="methods", title_justify="left")
+    for name, method in sorted(core.METHODS.items()):
+        options = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(method))
+        methods.add_row(name, options, (method.__doc__ or "").strip().splitlines()[0])
+    console.print(methods)
+    timms = {name for family in FAMILIES for name in timm.list_models(module=family)} - set(MODELS)
+    for title, names in (("leanformer models", MODELS), ("timm models", timms)):
+        found = sorted(name for name in names if fnmatch(name, pattern))
+        console.print(f"\n{title} ({len(found)})", style="bold")
+        console.print(", ".join(found) or "none", soft_wrap=False)
+    console.print("\nA timm model is refused with a reason if its blocks are not understood: leanformer backbones")
+
+
+def describe(
+    model: Model,
+    methods: Apply = (),
+    checkpoint: Path | None = None,
+    arguments: Set = (),
+    size: tuple[int, int] | None = None,
+) -> None:
+    """What stands in each block, what it costs, and what is left after fuse.
+
+    Example: leanformer describe deit_small_patch16_224 --apply evit:keep_rate=0.7 --apply repa:idle_ratio=0.75
+
+    Args:
+        model: A model's name or a leanformer checkpoint.
+        methods: A method as name:option=value,option=value; may be given several times.
+        checkpoint: Weights for a model given by name.
+        arguments: An argument of the model as name=value, for example img_size=384; may be given several times.
+        size: Height and width of the images to count for.
+    """
+    opened = open_model(model, methods, checkpoint, arguments)
+    chans = core.input_of(opened)["input_size"][0]
+    Console().print(describe_model(opened, (chans, *size) if size else None))
+
+
+def apply(
+    model: Model,
+    output: Path,
+    methods: Apply = (),
+    checkpoint: Path | None = None,
+    arguments: Set = (),
+) -> None:
+    """Put methods into a model and save it, ready to be trained, fused or looked at.
+
+    Example: leanformer apply deit_small_patch16_224 --checkpoint deit_small.pth --apply evit --output lean.safetensors
+
+    Args:
+        model: A model's name or a leanformer checkpoint.
+        output: The file to write.
+        methods: A method as name:option=value,option=value; may be given several times.
+        checkpoint: Weights for a model given by name.
+        arguments: An argument of the model as name=value, for example num_classes=10; may be given several times.
+    """
+    opened = open_model(model, methods, checkpoint, arguments)
+    core.save(opened, output)
+    Console().print(describe_model(opened))
+    Console().print(f"wrote {output}")
+
+
+def fuse(model: Model, output: Path) -> None:
+    """Fold a trained checkpoint into its smaller equivalent, proven equal in float64, and save it.
+
+    Example: leanformer fuse lean.safetensors --output fast.safetensors
+
+    Args:
+        model: A leanformer checkpoint.
+        output: The file to write.
+    """
+    trained = load(model)
+    fused = core.fuse(trained)
+    core.save(fused, output)
+    before, after = count(trained), count(fused)
+    table = Table("", "parameters", "MACs", title=f"{model} → {output}", title_justify="left")
+    table.add_row("trained", f"{before.parameters:,}", f"{before.macs / 1e9:.3f} G")
+    table.add_row("fused", f"{after.parameters:,}", f"{after.macs / 1e9:.3f} G")
+    Console().print(table)
