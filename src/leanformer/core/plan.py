@@ -31,9 +31,9 @@ def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
     card = card_of(model)
     if card.fused:
         raise ValueError("this model is fused; apply methods to the model before lf.fuse")
-    plans = [(method, method.swaps(model)) for method in methods]
+    new = copy.deepcopy(model)  # the plans are made on the copy: a slot may hold on to its block's own grid
+    plans = [(method, method.swaps(new)) for method in methods]
     claims = _claim(card.claims, plans)
-    new = copy.deepcopy(model)
     for _, plan in plans:
         _swap(new, plan, seed)
     set_card(new, card.replace(methods=tuple(sorted((*card.methods, *methods), key=repr)), claims=claims))
