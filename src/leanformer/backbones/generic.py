@@ -4,12 +4,13 @@ timm's entry points fix some dimensions (a Mixer's width and depth, a PoolFormer
 dimensions could not be named on a card. These take the class's arguments as they are, all of them plain values.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import GatedMlp, to_2tuple
-from timm.models import mlp_mixer, swin_transformer, vision_transformer
+from timm.layers import GatedMlp, get_act_layer, to_2tuple
+from timm.models import metaformer, mlp_mixer, swin_transformer, vision_transformer
 from torch import nn
 
 from .registry import register
@@ -64,3 +65,28 @@ def gmlp(**arguments: Any) -> nn.Module:
     """A gMLP of any dimensions."""
     arguments = {"mlp_ratio": 6, "mlp_layer": GatedMlp, **arguments}
     return with_config(mlp_mixer.MlpMixer(block_layer=mlp_mixer.SpatialGatingBlock, **arguments), **_sizes(arguments))
+
+
+_MIXERS = {
+    "pooling": (metaformer.Pooling, metaformer.GroupNorm1NoBias),
+    "sepconv": (metaformer.SepConv, metaformer.LayerNorm2dNoBias),
+    "attention": (metaformer.Attention, metaformer.LayerNormNoBias),
+}
+
+
+@register
+def timm_metaformer(
+    token_mixers: Sequence[str] = ("sepconv", "sepconv", "attention", "attention"),
+    mlp_act: str = "star_relu",
+    **arguments: Any,
+) -> nn.Module:
+    """timm's MetaFormer of any dimensions, with a token mixer for each stage: pooling, sepconv or attention."""
+    unknown = [name for name in token_mixers if name not in _MIXERS]
+    if unknown:
+        raise ValueError(f"unknown token mixer '{unknown[0]}'; known: {', '.join(_MIXERS)}")
+    mixers, norms = zip(*(_MIXERS[name] for name in token_mixers), strict=True)
+    act: Any = metaformer.StarReLU if mlp_act == "star_relu" else get_act_layer(mlp_act)
+    sizes = _sizes(arguments)
+    arguments = {key: value for key, value in arguments.items() if key != "img_size"}  # convolutional: any size
+    model = metaformer.MetaFormer(token_mixers=list(mixers), norm_layers=list(norms), mlp_act=act, **arguments)
+    return with_config(model, **sizes)

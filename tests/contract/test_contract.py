@@ -1,0 +1,42 @@
+"""Every method on every backbone holds the contract, or refuses the backbone with a reason."""
+
+import itertools
+
+import pytest
+from contract_backbones import BACKBONES, QUICK, backbone
+from contract_checks import CHECKS, SECONDS, check_composes_in_any_order, refusal
+from contract_example import Gain
+
+from leanformer.core import METHODS, Method
+
+CONTRACTED: dict[str, type[Method]] = {**METHODS, "gain": Gain}
+slow = pytest.mark.slow
+
+
+def _cases() -> list:
+    return [
+        pytest.param(check, method, family, marks=[slow] if check in SECONDS and family not in QUICK else [])
+        for check, method, family in itertools.product(CHECKS, CONTRACTED, BACKBONES)
+    ]
+
+
+@pytest.mark.parametrize(("check", "method", "family"), _cases())
+def test_method_holds(check: str, method: str, family: str) -> None:
+    chosen, model = CONTRACTED[method](), backbone(family)
+    if reason := refusal(chosen, model):
+        pytest.skip(reason)
+    CHECKS[check](chosen, model)
+
+
+@pytest.mark.parametrize("family", BACKBONES)
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(CONTRACTED, 2)))
+def test_methods_compose_in_any_order_or_say_why_not(one: str, other: str, family: str) -> None:
+    first, second, model = CONTRACTED[one](), CONTRACTED[other](), backbone(family)
+    if reason := refusal(first, model) or refusal(second, model):
+        pytest.skip(reason)
+    check_composes_in_any_order(first, second, model)
+
+
+@pytest.mark.parametrize("method", CONTRACTED)
+def test_method_serves_at_least_one_backbone(method: str) -> None:
+    assert any(refusal(CONTRACTED[method](), backbone(family)) is None for family in BACKBONES)
