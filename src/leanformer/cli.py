@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import tyro
 
+from .commands.bench import bench
 from .commands.models import apply, describe, fuse, list_
 from .commands.tables import tables
 
-VERBS = {"list": list_, "describe": describe, "apply": apply, "fuse": fuse, "tables": tables}
+VERBS = {"list": list_, "describe": describe, "apply": apply, "fuse": fuse, "bench": bench, "tables": tables}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

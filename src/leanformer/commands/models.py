@@ -7,13 +7,13 @@ from typing import Annotated
 
 import timm
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from .. import core
 from ..backbones import MODELS, load
 from ..measure import count
 from ..measure import describe as describe_model
+from ..measure.console import console
 from .common import Apply, Model, Set, open_model
 
 FAMILIES = ("vision_transformer", "deit", "swin_transformer", "mlp_mixer", "metaformer")
@@ -27,18 +27,18 @@ def list_(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     Args:
         pattern: Show only the models whose name matches; * stands for anything.
     """
-    console = Console()
+    out = console()
     methods = Table("method", "options and defaults", "what it does", title="methods", title_justify="left")
     for name, method in sorted(core.METHODS.items()):
         options = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(method))
         methods.add_row(name, options, (method.__doc__ or "").strip().splitlines()[0])
-    console.print(methods)
+    out.print(methods)
     timms = {name for family in FAMILIES for name in timm.list_models(module=family)} - set(MODELS)
     for title, names in (("leanformer models", MODELS), ("timm models", timms)):
         found = sorted(name for name in names if fnmatch(name, pattern))
-        console.print(f"\n{title} ({len(found)})", style="bold")
-        console.print(", ".join(found) or "none", soft_wrap=False)
-    console.print("\nA timm model is refused with a reason if its blocks are not understood: leanformer backbones")
+        out.print(f"\n{title} ({len(found)})", style="bold")
+        out.print(", ".join(found) or "none", soft_wrap=False)
+    out.print("\nA timm model is refused with a reason if its blocks are not understood: leanformer backbones")
 
 
 def describe(
@@ -61,7 +61,7 @@ def describe(
     """
     opened = open_model(model, methods, checkpoint, arguments)
     chans = core.input_of(opened)["input_size"][0]
-    Console().print(describe_model(opened, (chans, *size) if size else None))
+    console().print(describe_model(opened, (chans, *size) if size else None))
 
 
 def apply(
@@ -84,8 +84,8 @@ def apply(
     """
     opened = open_model(model, methods, checkpoint, arguments)
     core.save(opened, output)
-    Console().print(describe_model(opened))
-    Console().print(f"wrote {output}")
+    console().print(describe_model(opened))
+    console().print(f"wrote {output}")
 
 
 def fuse(model: Model, output: Path) -> None:
@@ -104,4 +104,4 @@ def fuse(model: Model, output: Path) -> None:
     table = Table("", "parameters", "MACs", title=f"{model} → {output}", title_justify="left")
     table.add_row("trained", f"{before.parameters:,}", f"{before.macs / 1e9:.3f} G")
     table.add_row("fused", f"{after.parameters:,}", f"{after.macs / 1e9:.3f} G")
-    Console().print(table)
+    console().print(table)

@@ -2,12 +2,13 @@
 
 import importlib
 import pkgutil
+import sys
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from .. import tables as systems
+from ..measure.console import console
 from ..tables.table import render
 
 
@@ -26,8 +27,8 @@ def tables(system: Annotated[str, tyro.conf.Positional] = "all") -> int:
     for name in known if system == "all" else [system]:
         rows = importlib.import_module(f"{systems.__name__}.{name}").ROWS
         table, off = render(name, rows)
-        Console(width=None).print(table)
+        console().print(table)
         wrong += off
     for line in wrong:
-        Console(stderr=True).print(f"off: {line}", style="red")
+        print(f"off: {line}", file=sys.stderr)
     return 1 if wrong else 0

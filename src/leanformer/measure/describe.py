@@ -1,16 +1,15 @@
 """describe: what stands in each slot of each block, what it costs, and what is left of it after fuse."""
 
 import copy
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from ..core import Fusible, blocks_of, card_of, fold, input_of
+from .console import as_text
 from .counting import Count, count_modules
 
 
@@ -39,9 +38,7 @@ class Description:
         return _render(self)
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=130)
-        console.print(_render(self))
-        return console.file.getvalue()  # type: ignore[attr-defined]
+        return as_text(_render(self))
 
 
 def describe(model: nn.Module, size: tuple[int, int, int] | None = None) -> Description:

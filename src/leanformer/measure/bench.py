@@ -1,0 +1,222 @@
+"""compare: models side by side, eager and compiled, at batch 1 and saturated, in one run.
+
+The first model is the yardstick: each row's speed-up is over the same mode, batch and dtype of the first model.
+"""
+
+import copy
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import Progress
+from rich.table import Table
+from torch import nn
+
+from ..core import card_of, input_of
+from .console import as_text, console
+from .counting import count
+from .energy import joules
+from .results import record, write_result
+from .timing import Timing, interleave, matrix_peak, prepare
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model in one mode at one batch size. Seconds, bytes, joules; None where the device does not tell."""
+
+    model: str
+    mode: str
+    batch: int
+    dtype: str
+    throughput: float
+    spread: float
+    latency_p50: float
+    latency_p90: float
+    latency_p99: float
+    speedup: float
+    parameters: int
+    macs: int
+    share_of_peak: float
+    peak_memory: int | None = None
+    joules_per_image: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows of one run, with what it ran on."""
+
+    rows: tuple[Measured, ...]
+    device: str
+    peak: dict[str, float] = field(default_factory=dict)
+    """dtype → measured matrix rate in FLOP/s."""
+
+    def print(self) -> None:
+        """Print the table to the terminal."""
+        console().print(self)
+
+    def __rich__(self) -> Table:
+        return _render(self)
+
+    def __str__(self) -> str:
+        return as_text(_render(self))
+
+    def record(self) -> dict[str, Any]:
+        """The run in the schema of `results`."""
+        return record("bench", [asdict(row) for row in self.rows], self.device, matrix_peak=self.peak)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the run as JSON."""
+        return write_result(self.record(), path)
+
+
+def compare(
+    models: Sequence[nn.Module] | Mapping[str, nn.Module],
+    *,
+    device: str | torch.device | None = None,
+    batches: Sequence[int] | None = None,
+    dtypes: Sequence[str] | None = None,
+    modes: Sequence[str] = ("eager", "compiled"),
+    repeats: int = 7,
+    size: tuple[int, int, int] | None = None,
+) -> Comparison:
+    """Measure models side by side. Defaults: the GPU if there is one, batch 1 and saturated, bf16 there, else float32.
+
+    >>> import leanformer as lf
+    >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
+    >>> lf.measure.compare([tiny], batches=[1], modes=["eager"], repeats=2).rows[0].mode
+    'eager'
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    batches = batches or ((1, 256) if device.type == "cuda" else (1, 16))
+    dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
+    named = dict(models) if isinstance(models, Mapping) else _named(models)
+    rows, peaks = [], {}
+    with Progress(transient=True) as progress:
+        task = progress.add_task("measuring", total=len(dtypes) * len(batches) * len(named) * len(modes))
+        for dtype in dtypes:
+            peaks[dtype] = matrix_peak(device, getattr(torch, dtype))
+            for batch in batches:
+                cell = _Cell(device, dtype, batch, tuple(modes), repeats, size, peaks[dtype])
+                rows += cell.run(named, lambda: progress.advance(task))
+    return Comparison(tuple(rows), str(device), peaks)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One dtype and batch size: all models in all modes, interleaved."""
+
+    device: torch.device
+    dtype: str
+    batch: int
+    modes: tuple[str, ...]
+    repeats: int
+    size: tuple[int, int, int] | None
+    peak: float
+
+    def run(self, models: dict[str, nn.Module], tick: Any) -> list[Measured]:
+        calls, memory = {}, {}
+        for name, model in models.items():
+            twin = copy.deepcopy(model).eval().to(self.device, getattr(torch, self.dtype))
+            shape = (self.batch, *(self.size or input_of(model)["input_size"]))
+            images = torch.randn(shape, device=self.device).to(getattr(torch, self.dtype))
+            for mode in self.modes:
+                torch._dynamo.reset()
+                calls[name, mode] = prepare(twin, images, mode)
+                memory[name, mode] = self._memory(calls[name, mode])
+                tick()
+        timings = interleave(calls, self.device, self.repeats)  # type: ignore[arg-type]
+        energy = {key: joules(call, timings[key].median, self.device) for key, call in calls.items()}  # type: ignore[index]
+        counts = {name: count(model, self.size) for name, model in models.items()}
+        first = next(iter(models))
+        rows = []
+        for (name, mode), timing in timings.items():  # type: ignore[str-unpack]
+            yardstick = timings[first, mode]  # type: ignore[index]
+            spent = energy[name, mode]
+            rows.append(self._row(name, mode, timing, yardstick, counts[name], memory[name, mode], spent))
+        del calls
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return rows
+
+    def _row(
+        self,
+        name: str,
+        mode: str,
+        timing: Timing,
+        yardstick: Timing,
+        size: Any,
+        memory: int | None,
+        spent: float | None,
+    ) -> Measured:
+        throughput = self.batch / timing.median
+        return Measured(
+            model=name,
+            mode=mode,
+            batch=self.batch,
+            dtype=self.dtype,
+            throughput=throughput,
+            spread=timing.spread,
+            latency_p50=timing.percentile(0.50),
+            latency_p90=timing.percentile(0.90),
+            latency_p99=timing.percentile(0.99),
+            speedup=yardstick.median / timing.median,
+            parameters=size.parameters,
+            macs=size.macs,
+            share_of_peak=2 * size.macs * throughput / self.peak,
+            peak_memory=memory,
+            joules_per_image=None if spent is None else spent / self.batch,
+        )
+
+    def _memory(self, call: Any) -> int | None:
+        call()
+        if self.device.type != "cuda":
+            return None
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        call()
+        torch.cuda.synchronize(self.device)
+        return torch.cuda.max_memory_allocated(self.device)
+
+
+def _named(models: Sequence[nn.Module]) -> dict[str, nn.Module]:
+    named: dict[str, nn.Module] = {}
+    for model in models:
+        card = card_of(model)
+        name = " + ".join([card.backbone, *(m.name for m in card.methods)]) + (" fused" if card.fused else "")
+        while name in named:
+            name += "'"
+        named[name] = model
+    return named
+
+
+def _render(comparison: Comparison) -> Table:
+    peak = ", ".join(f"{dtype} {rate / 1e12:.3g} TFLOP/s" for dtype, rate in comparison.peak.items())
+    columns: dict[str, Callable[[Measured], str | None]] = {
+        "model": lambda row: row.model,
+        "mode": lambda row: row.mode,
+        "batch": lambda row: str(row.batch),
+        "img/s": lambda row: f"{row.throughput:,.0f}",
+        "±": lambda row: f"{row.spread:.1%}",
+        "speed-up": lambda row: f"{row.speedup:.2f}x",
+        "p50 ms": lambda row: f"{row.latency_p50 * 1e3:.2f}",
+        "p99 ms": lambda row: f"{row.latency_p99 * 1e3:.2f}",
+        "params M": lambda row: f"{row.parameters / 1e6:.2f}",
+        "MACs G": lambda row: f"{row.macs / 1e9:.3f}",
+        "of peak": lambda row: f"{row.share_of_peak:.0%}",
+        "MiB": lambda row: None if row.peak_memory is None else f"{row.peak_memory / 2**20:,.0f}",
+        "mJ/img": lambda row: None if row.joules_per_image is None else f"{row.joules_per_image * 1e3:.1f}",
+    }
+    told = {name: show for name, show in columns.items() if any(show(row) is not None for row in comparison.rows)}
+    table = Table(title=f"on {comparison.device}, matrix peak {peak}", title_justify="left")
+    for name in told:
+        table.add_column(name, justify="left" if name in ("model", "mode") else "right")
+    for _, rows in groupby(comparison.rows, key=lambda row: (row.dtype, row.batch)):
+        table.add_section()
+        for row in rows:
+            table.add_row(*(show(row) or "" for show in told.values()))
+    return table

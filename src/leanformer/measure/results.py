@@ -1,0 +1,105 @@
+"""Results as files: one JSON a run, always with the hardware, the versions, the commit and the command.
+
+    {"kind": "bench", "when": …, "command": …, "commit": …, "versions": {…}, "hardware": {…}, "rows": [{…}, …]}
+
+Tables and figures are rendered from these files and from nothing else.
+"""
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core import versions, write_atomically
+
+
+def hardware(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What a measurement ran on.
+
+    >>> hardware("cpu")["device"]
+    'cpu'
+    """
+    device = torch.device(device)
+    found: dict[str, Any] = {
+        "device": device.type,
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "os": platform.system(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "gpu": properties.name,
+            "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
+            "cuda": torch.version.cuda,
+            "driver": _ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        }
+    else:
+        found["threads"] = torch.get_num_threads()
+    return found
+
+
+def record(
+    kind: str, rows: Sequence[dict[str, Any]], device: torch.device | str = "cpu", **more: Any
+) -> dict[str, Any]:
+    """One run's result in the one schema; `more` adds what the kind needs (data, epochs, seed, …).
+
+    >>> sorted(record("bench", []))
+    ['command', 'commit', 'hardware', 'kind', 'rows', 'versions', 'when']
+    """
+    return {
+        "kind": kind,
+        "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": os.environ.get("LEANFORMER_COMMIT")
+        or _ask("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"),
+        "versions": {**versions(), "python": platform.python_version()},
+        "hardware": hardware(device),
+        **more,
+        "rows": list(rows),
+    }
+
+
+def write_result(result: dict[str, Any], path: str | os.PathLike[str]) -> Path:
+    """Write a result file, whole or not at all.
+
+    >>> write_result(record("bench", []), "results/bench.json")  # doctest: +SKIP
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from error
+    return write_atomically(path, lambda name: Path(name).write_text(json.dumps(result, indent=1) + "\n"))
+
+
+def read_results(folder: str | os.PathLike[str] = "results", kind: str | None = None) -> list[dict[str, Any]]:
+    """All results of a kind in a folder, oldest first.
+
+    >>> read_results("no such folder")
+    []
+    """
+    found = [json.loads(path.read_text()) | {"file": path.name} for path in sorted(Path(folder).glob("*.json"))]
+    return sorted((r for r in found if kind in (None, r.get("kind"))), key=lambda r: r.get("when", ""))
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _ask(*command: str) -> str | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,133 @@
+"""Timing that can be trusted: warmed up, repeated, and interleaved, so that a noisy machine hits all alike.
+
+Every call is timed by itself (device events on a GPU, the wall clock on a CPU); throughput comes from whole repeats.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Call = Callable[[], Any]
+SAMPLE_SECONDS = 0.15
+"""How long one repeat of one candidate runs at least."""
+
+
+@dataclass
+class Timing:
+    """The repeats of one candidate, in seconds a call."""
+
+    repeats: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.repeats)
+
+    @property
+    def spread(self) -> float:
+        """Half the range of the repeats, as a share of their median."""
+        return (max(self.repeats) - min(self.repeats)) / 2 / self.median
+
+    def percentile(self, share: float) -> float:
+        ordered = sorted(self.calls)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def interleave(candidates: Mapping[str, Call], device: torch.device, repeats: int = 7) -> dict[str, Timing]:
+    """Time all candidates in turn, `repeats` times over, after a warm-up of each.
+
+    >>> timings = interleave({"a": lambda: sum(range(100))}, torch.device("cpu"), repeats=3)
+    >>> len(timings["a"].repeats)
+    3
+    """
+    counts = {name: _warm_up(call, device) for name, call in candidates.items()}
+    timings = {name: Timing() for name in candidates}
+    for turn in range(repeats):
+        names = list(candidates)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            calls, total = _time(candidates[name], counts[name], device)
+            timings[name].repeats.append(total / counts[name])
+            timings[name].calls += calls
+    return timings
+
+
+def _warm_up(call: Call, device: torch.device) -> int:
+    """Run until times are settled, and return how many calls make one repeat."""
+    for _ in range(3):
+        call()
+    _, total = _time(call, 3, device)
+    return max(3, min(1000, round(SAMPLE_SECONDS / max(total / 3, 1e-7))))
+
+
+def _time(call: Call, count: int, device: torch.device) -> tuple[list[float], float]:
+    if device.type != "cuda":
+        marks = [time.perf_counter()]
+        for _ in range(count):
+            call()
+            marks.append(time.perf_counter())
+        return [b - a for a, b in pairwise(marks)], marks[-1] - marks[0]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    torch.cuda.synchronize(device)
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    torch.cuda.synchronize(device)
+    calls = [a.elapsed_time(b) / 1e3 for a, b in pairwise(events)]
+    return calls, events[0].elapsed_time(events[-1]) / 1e3
+
+
+def prepare(model: nn.Module, images: Tensor, mode: str) -> Call:
+    """A call that runs `model` on `images`, eager, compiled, or compiled and captured in a CUDA graph.
+
+    >>> prepare(nn.Linear(2, 2), torch.zeros(1, 2), "eager")().shape
+    torch.Size([1, 2])
+    """
+    if mode not in ("eager", "compiled", "graph"):
+        raise ValueError(f"unknown mode '{mode}'; known: eager, compiled, graph")
+    if mode == "graph" and images.device.type != "cuda":
+        raise ValueError("mode 'graph' needs a CUDA device; on the CPU use eager or compiled")
+    run = model if mode == "eager" else torch.compile(model, fullgraph=True, dynamic=False)
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return run(images)
+
+    return capture(call) if mode == "graph" else call
+
+
+def capture(call: Call) -> Call:
+    """Record a call into a CUDA graph; the result replays it and returns the output it wrote to."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = call()
+
+    def replay() -> Any:
+        graph.replay()
+        return output
+
+    return replay
+
+
+def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """The device's matrix rate in FLOP/s, measured on one large product of random numbers.
+
+    >>> matrix_peak(torch.device("cpu"), torch.float32) > 1e9
+    True
+    """
+    n = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    timing = interleave({"product": lambda: a @ b}, device, repeats=5)["product"]
+    return 2 * n**3 / min(timing.repeats)
