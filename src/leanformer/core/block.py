@@ -65,7 +65,10 @@ class Branch(nn.Module):
 
     def residual(self, x: Tensor, **mask: Any) -> Tensor:
         """What the branch adds to its skip path."""
-        y = self.fn(self.norm(x), **mask)
+        return self.scaled(self.fn(self.norm(x), **mask))
+
+    def scaled(self, y: Tensor) -> Tensor:
+        """Scale and drop: what happens to the output of `fn` before it is added."""
         return self.scale(self.drop(y)) if self.scale_last else self.drop(self.scale(y))
 
     def forward(self, x: Tensor, **mask: Any) -> Tensor:
