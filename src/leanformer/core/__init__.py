@@ -4,7 +4,7 @@ from .block import Block, Branch, Grid, Layout, Slot, blocks_of
 from .calibrate import Fittable, calibrate
 from .card import Card, card_of, input_of, read, save, set_card, versions, write_atomically
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, select
-from .objective import Objective, Step, View, taps
+from .objective import Objective, Step, Sum, View, taps
 from .plan import apply, fold, fuse, share, with_options
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Objective",
     "Slot",
     "Step",
+    "Sum",
     "View",
     "apply",
     "blocks_of",

@@ -100,6 +100,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = file.name
         write(temporary)
+        _to_disk(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror or error}") from error
@@ -109,6 +110,12 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
     return path
+
+
+def _to_disk(path: str) -> None:
+    """Wait until a file is on the disk: a rename that outlives a power cut must not name an empty file."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Card, dict[str, Tensor]]:

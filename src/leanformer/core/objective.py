@@ -51,6 +51,40 @@ class Objective(nn.Module):
     def forward(self, step: Step) -> dict[str, Tensor]:
         raise NotImplementedError(f"{type(self).__name__} does not compute a loss")
 
+    def __add__(self, other: "Objective") -> "Sum":
+        if not isinstance(other, Objective):
+            return NotImplemented
+        return Sum(self, other)
+
+
+class Sum(Objective):
+    """Objectives side by side: `a + b`. Terms of the same name are added up."""
+
+    def __init__(self, *parts: Objective):
+        super().__init__()
+        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Sum) else [part])]
+        self.parts = nn.ModuleList(flat)
+
+    def student_taps(self) -> frozenset[str]:
+        return frozenset().union(*(part.student_taps() for part in self._objectives()))
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        wanted: dict[str, frozenset[str]] = {}
+        for part in self._objectives():
+            for name, paths in part.teacher_taps().items():
+                wanted[name] = wanted.get(name, frozenset()) | paths
+        return wanted
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = {}
+        for part in self._objectives():
+            for name, term in part(step).items():
+                terms[name] = terms[name] + term if name in terms else term
+        return terms
+
+    def _objectives(self) -> Iterator[Objective]:
+        yield from self.parts  # type: ignore[misc]
+
 
 @contextmanager
 def taps(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Tensor]]:
