@@ -37,16 +37,19 @@ def lean(method: Method, backbone: nn.Module) -> nn.Module:
 
 def refusal(method: Method, backbone: nn.Module) -> str | None:
     """Why the method does not serve the backbone; None when it does."""
+    reason = None
     try:
         lean(method, backbone)
     except ValueError as error:
-        assert len(str(error)) > 20, f"refused without a reason: {error!r}"
-        return str(error)
-    return None
+        reason = str(error)
+    assert reason is None or len(reason) > 20, f"refused without a reason: '{reason}'"
+    return reason
 
 
 def check_apply_leaves_the_backbone_alone(method: Method, backbone: nn.Module) -> None:
-    before = _snapshot(backbone)
+    before, asked = _snapshot(backbone), copy.deepcopy(backbone)
+    method.swaps(asked)
+    _assert_unchanged(asked, before)
     rng = torch.get_rng_state()
     first, second = lf.apply(backbone, method), lf.apply(backbone, method)
     assert torch.equal(rng, torch.get_rng_state()), "apply draws from the global random state"
