@@ -1,8 +1,19 @@
 """Backbones: timm's, adopted, and the families that timm lacks."""
 
-from . import generic
+from . import generic, lvvit_models
 from .build import create, from_card, load, load_weights, read_weights
 from .registry import MODELS, register
 from .timm import adopt
 
-__all__ = ["MODELS", "adopt", "create", "from_card", "generic", "load", "load_weights", "read_weights", "register"]
+__all__ = [
+    "MODELS",
+    "adopt",
+    "create",
+    "from_card",
+    "generic",
+    "load",
+    "load_weights",
+    "lvvit_models",
+    "read_weights",
+    "register",
+]
