@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 from contract_example import Gain, GainBranch, _shape
-from leanformer.core import METHODS, Block, Branch, Method, blocks_of
 from torch import Tensor, nn
+
+from leanformer.core import METHODS, Block, Branch, Method, blocks_of
 
 BROKEN: dict[str, tuple[str, type[Gain], str]] = {}
 """What is broken → the check that must fail, the broken method, a part of the message."""
 _calls = itertools.count(1)
 
 
-def broken(check: str, message: str = "") -> Callable[[type], type]:
+def broken(check: str, message: str) -> Callable[[type], type]:
     """Register a broken branch (put into the example method) or a broken method."""
 
     def note(cls: type) -> type:
@@ -135,8 +136,10 @@ class KeepsStateOutsideTheStateDict(GainBranch):
         return branch
 
 
-@broken("any_batch_size", "")
+@broken("any_batch_size", "not close")
 class MixesTheBatch(GainBranch):
+    fused: Any = None  # type: ignore[assignment]
+
     def gained(self, x: Tensor) -> Tensor:
         return super().gained(x - x.mean(0, keepdim=True))
 
@@ -151,7 +154,7 @@ class StoresALambda(GainBranch):
         return self.act(super().gained(x))
 
 
-@broken("half_precision", "")
+@broken("half_precision", "same dtype")
 class MixesDtypes(GainBranch):
     def gained(self, x: Tensor) -> Tensor:
         return super().gained(x) * torch.ones(1, x.shape[-1])
@@ -163,7 +166,7 @@ class OverflowsInHalf(GainBranch):
         return super().gained(x) * 1e30 / 1e30
 
 
-@broken("compiles_without_breaks_or_recompiles", "")
+@broken("compiles_without_breaks_or_recompiles", "data-dependent")
 class LooksAtValues(GainBranch):
     def gained(self, x: Tensor) -> Tensor:
         y = super().gained(x)
@@ -179,13 +182,13 @@ class CountsForwards(GainBranch):
         return super().gained(x) * (1 if self.forwards > 0 else 2) + 0 * self.forwards
 
 
-@broken("exports_with_any_batch", "")
+@broken("exports_with_any_batch", "specialized")
 class FixesTheBatch(GainBranch):
     def gained(self, x: Tensor) -> Tensor:
         return super().gained(x) + torch.zeros(int(x.shape[0])).sum()
 
 
-@broken("options_survive_json", "")
+@broken("options_survive_json", "not JSON")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HoldsASet(Gain, name="HoldsASet"):
     kinds: frozenset[str] = frozenset({"a"})

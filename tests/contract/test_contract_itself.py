@@ -10,7 +10,7 @@ from contract_example import Gain, known
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_method_fails_its_check(what: str) -> None:
     check, method, message = BROKEN[what]
-    with known(method), pytest.raises((Exception, pytest.fail.Exception), match=f"(?is){message}"):  # noqa: PT011
+    with known(method), pytest.raises((Exception, pytest.fail.Exception), match=f"(?is){message}"):
         CHECKS[check](method(), backbone("vit"))
 
 
