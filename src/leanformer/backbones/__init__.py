@@ -1,6 +1,6 @@
 """Backbones: timm's, adopted, and the families that timm lacks."""
 
-from . import generic, lvvit_models
+from . import generic, lvvit_models, metaformer
 from .build import create, from_card, load, load_weights, read_weights
 from .registry import MODELS, register
 from .timm import adopt
@@ -14,6 +14,7 @@ __all__ = [
     "load",
     "load_weights",
     "lvvit_models",
+    "metaformer",
     "read_weights",
     "register",
 ]

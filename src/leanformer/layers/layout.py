@@ -1,0 +1,74 @@
+"""Where tokens lie in a tensor: the three layouts of backbones, and the ways between them.
+
+    NLC  (B, P + H*W, C)     P prefix tokens, then the patches row by row
+    NHWC (B, H, W, C)        NCHW (B, C, H, W)
+
+B batch, N tokens, P prefix tokens, H x W the plane of patches, C channels.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Plane(Protocol):
+    """What a layout must know of the place of tokens in a sequence."""
+
+    prefix: int
+    size: tuple[int, int]
+
+
+def to_plane(x: Tensor, layout: str, grid: Plane | None = None) -> tuple[Tensor, Tensor | None]:
+    """The patches as a map (B, C, H, W), and the prefix tokens (B, P, C) where there are any.
+
+    >>> to_plane(torch.zeros(2, 4, 6, 8), "NHWC")[0].shape
+    torch.Size([2, 8, 4, 6])
+    """
+    if layout == "NCHW":
+        return x, None
+    if layout == "NHWC":
+        return x.permute(0, 3, 1, 2), None
+    assert grid is not None, "a sequence of tokens needs a grid"
+    (height, width), prefix = grid.size, grid.prefix
+    if x.shape[1] != prefix + height * width:
+        raise ValueError(
+            f"{x.shape[1]} tokens do not fill the plane of {prefix} prefix tokens and {height} x {width} patches; "
+            "this token mixer needs all patches in their places"
+        )
+    patches = x[:, prefix:].transpose(1, 2).unflatten(2, (height, width))  # (B, C, H, W)
+    return patches, x[:, :prefix] if prefix else None
+
+
+def from_plane(plane: Tensor, prefix: Tensor | None, layout: str) -> Tensor:
+    """The way back: a map (B, C, H, W) and prefix tokens in the given layout.
+
+    >>> from_plane(torch.zeros(2, 8, 4, 6), None, "NLC").shape
+    torch.Size([2, 24, 8])
+    """
+    if layout == "NCHW":
+        return plane
+    if layout == "NHWC":
+        return plane.permute(0, 2, 3, 1)
+    tokens = plane.flatten(2).transpose(1, 2)  # (B, H*W, C)
+    return tokens if prefix is None else torch.cat([prefix, tokens], dim=1)
+
+
+def to_tokens(x: Tensor, layout: str) -> Tensor:
+    """All tokens as a sequence (B, N, C).
+
+    >>> to_tokens(torch.zeros(2, 8, 4, 6), "NCHW").shape
+    torch.Size([2, 24, 8])
+    """
+    if layout == "NLC":
+        return x
+    return x.flatten(1, 2) if layout == "NHWC" else x.flatten(2).transpose(1, 2)
+
+
+def from_tokens(tokens: Tensor, layout: str, like: Tensor) -> Tensor:
+    """The way back: a sequence (B, N, C) in the layout and shape of `like`.
+
+    >>> from_tokens(torch.zeros(2, 24, 8), "NCHW", torch.zeros(2, 8, 4, 6)).shape
+    torch.Size([2, 8, 4, 6])
+    """
+    return tokens.transpose(1, 2).reshape(like.shape) if layout == "NCHW" else tokens.reshape(like.shape)
