@@ -1,0 +1,225 @@
+"""RIFormer: train an affine in place of the token mixer, then merge it into the norm: no token mixer is left.
+
+    training    x + scale·(s·z + t − z),  z = norm(x)           Eq. 1
+    inference   x + norm'(x)                                    Eq. 3, norm' from norm, s, t (Eq. 4) and scale
+
+The affine alone learns no better than no token mixer at all; module imitation makes it useful: the blocks follow those
+of a teacher of the same shape (the backbone with its token mixers), while logits come from any teacher, without labels.
+
+B batch, P positions, C channels. Equation and table numbers are those of the RIFormer paper.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core import Block, Branch, Build, Layout, Method, Objective, Step, View, blocks_of, select
+from ..layers.affine import Affine, AffineBranch, MixerFree, Start, absorbs
+from ..layers.imitation import Distillation, distil, feature_loss, relation_loss, spread
+from ..layers.layout import to_tokens
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RIFormer(Method, name="riformer"):
+    """No token mixer at inference, in all blocks or in some.
+
+    >>> import leanformer as lf
+    >>> model = lf.apply(lf.create("poolformer_s12"), lf.RIFormer())
+    >>> type(lf.fuse(model.eval()).network[0][0].mix).__name__  # doctest: +SKIP
+    'NormResidual'
+    """
+
+    blocks: tuple[int, ...] | None = None
+    """Which blocks. None: all of them, or the first quarter where a class token must gather the image."""
+    stages: tuple[int, ...] | None = None
+    identity: bool = False
+    """The plain variant without an affine: the branch adds norm(x) (Tables 1 and 2)."""
+    start: Start = "fit"
+    """The affine's start: 'fit' adds nothing until `lf.calibrate` fits it; 'paper' adds −norm(x), as the released
+    configurations do (s of deviation 0.02, t zero); 'uniform' draws both from −1 to 1."""
+
+    distillation: Distillation = "soft"
+    """The logit teacher's probabilities ('soft') or its top class ('hard')."""
+    temperature: float = 1.0
+    label_weight: float = 0.0
+    """Share of the cross-entropy with the labels in the logit loss: the paper's best is none (Tables 2 and 3)."""
+    layers: int | tuple[int, ...] = 4
+    """How many blocks imitate, spread over the stages, or which (indices over the whole depth)."""
+    block_weight: float = 1.0
+    output_weight: float = 1.0
+    relation_weight: float = 1.0
+    feature_epochs: float = 80
+    """How long L_in' and L_out count, from the start; the paper's 80 are out of 120."""
+    relation_epochs: float = 20
+    """How long L_rel counts."""
+
+    def __post_init__(self) -> None:
+        for field, kinds in (("start", get_args(Start)), ("distillation", get_args(Distillation))):
+            if getattr(self, field) not in kinds:
+                raise ValueError(f"{field} is {getattr(self, field)!r}; choose one of {', '.join(kinds)}")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature is {self.temperature}; it must be above 0")
+        if not 0 <= self.label_weight <= 1:
+            raise ValueError(f"label_weight is {self.label_weight}; it is a share from 0 to 1")
+        for field in ("block_weight", "output_weight", "relation_weight", "feature_epochs", "relation_epochs"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field} is {getattr(self, field)}; it must not be negative")
+        if isinstance(self.layers, int) and self.layers < 0:
+            raise ValueError(f"layers is {self.layers}; give a number of blocks or the indices of some")
+
+    def off(self) -> "RIFormer":
+        return self.replace(blocks=())
+
+    def swaps(self, model: nn.Module) -> dict[str, Build]:
+        chosen = select(model, "mix", self._blocks(model), self.stages)
+        _refuse_blind_class_token(model, chosen)
+        for path, block in chosen.items():
+            _refuse_unknown(path, block)
+        return {path: _Swap(self, block.layout, block.dim) for path, block in chosen.items()}
+
+    def objective(self, student: nn.Module, teacher: nn.Module | None) -> "ModuleImitation":
+        """Logit distillation and module imitation.
+
+        The logits come from the teacher called 'teacher'. So do the blocks where it has the student's shape; where it
+        has not, they come from the one called 'imitation'. Without any teacher, only the labels are left.
+        """
+        return ModuleImitation(self, student, teacher)
+
+    def _blocks(self, model: nn.Module) -> tuple[int, ...] | None:
+        if self.blocks is not None or self.stages is not None or not _reads_class_token(model):
+            return self.blocks
+        return tuple(range(max(1, len(blocks_of(model)) // 4)))
+
+
+class _Swap:
+    """Builds the new branch around the old one's norm, scale, drop path and skip."""
+
+    def __init__(self, method: RIFormer, layout: Layout, dim: int):
+        self.method, self.layout, self.dim = method, layout, dim
+
+    def __call__(self, old: nn.Module) -> nn.Module:
+        assert isinstance(old, Branch)
+        parts = old.parts() | {"layout": self.layout, "dim": self.dim}
+        if self.method.identity:
+            return MixerFree(**parts | {"fn": nn.Identity()})
+        return AffineBranch(**parts | {"fn": Affine(self.dim, self.layout)}, start=self.method.start)
+
+
+def _reads_class_token(model: nn.Module) -> bool:
+    """Whether the head reads a token that only attention fills."""
+    prefix = any(block.grid is not None and block.grid.prefix for block in blocks_of(model).values())
+    return prefix and getattr(model, "global_pool", "token") in ("token", "")
+
+
+def _refuse_blind_class_token(model: nn.Module, chosen: dict[str, Block]) -> None:
+    every = blocks_of(model)
+    if chosen and len(chosen) == len(every) and _reads_class_token(model):
+        raise ValueError(
+            f"riformer would leave all {len(every)} blocks without token mixer, so that the class token sees no patch; "
+            "keep at least one, e.g. blocks=(0, 1), or average the patches with global_pool='avg'"
+        )
+
+
+def _refuse_unknown(path: str, block: Block) -> None:
+    if "ffn" not in block.slots:
+        raise ValueError(f"{path}: its token mixer lies inside the block's only MLP; riformer would remove that too")
+    if not isinstance(block.mix, Branch):
+        raise ValueError(f"{path} is a {type(block.mix).__name__}, not a residual branch with a norm to merge into")
+    if not absorbs(block.mix.norm):
+        name = type(block.mix.norm).__name__
+        raise ValueError(f"{path}: {name} cannot take in the affine's shift; LayerNorm and GroupNorm can")
+
+
+class ModuleImitation(Objective):
+    """Eq. 9: L_soft + λ₁ L_in' + λ₂ L_out + λ₃ L_rel, each imitation term the mean over the chosen blocks.
+
+    Terms are 'logits', 'block', 'output' and 'relation'; an imitation term is absent once its epochs are over.
+    """
+
+    def __init__(self, method: RIFormer, student: nn.Module, teacher: nn.Module | None):
+        super().__init__()
+        every = blocks_of(student)
+        chosen = {path: every[path] for path in _imitating(method.layers, every)}
+        self.method = method
+        self.layouts: dict[str, Layout] = {path: block.layout for path, block in chosen.items()}
+        self.affines = [path for path, block in chosen.items() if isinstance(block.mix, AffineBranch)]
+        self.has_teacher = teacher is not None
+        self.teacher_fits = teacher is not None and _fits(chosen, blocks_of(teacher))
+
+    def student_taps(self) -> frozenset[str]:
+        return frozenset(self.layouts) | {f"{path}.mix.fn" for path in self.affines}
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        names = ("imitation", "teacher") if self.teacher_fits else ("imitation",)
+        return {name: self.student_taps() for name in names if self.layouts}
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        terms = {"logits": self._logits(step)}
+        teacher = self._imitated(step)
+        if teacher is None:
+            return terms
+        method, student = self.method, step.student.taps
+        if step.epoch < method.feature_epochs:
+            outputs = [f"{path}.mix.fn" for path in self.affines]
+            terms["block"] = method.block_weight * _mean(feature_loss(student[p], teacher[p]) for p in self.layouts)
+            if outputs:
+                terms["output"] = method.output_weight * _mean(feature_loss(student[p], teacher[p]) for p in outputs)
+        if step.epoch < method.relation_epochs:
+            pairs = [(to_tokens(student[p], at), to_tokens(teacher[p], at)) for p, at in self.layouts.items()]
+            terms["relation"] = method.relation_weight * _mean(relation_loss(ours, theirs) for ours, theirs in pairs)
+        return terms
+
+    def _logits(self, step: Step) -> Tensor:
+        """L_soft, its hard variant, or the labels where there is no teacher."""
+        share = self.method.label_weight if self.has_teacher else 1.0
+        student, loss = step.student.output.float(), torch.zeros((), device=step.images.device)
+        if share > 0:
+            loss = loss + share * F.cross_entropy(student, step.targets)
+        if share < 1:
+            teacher = _plain(step.teacher().output).float()
+            loss = loss + (1 - share) * distil(student, teacher, self.method.distillation, self.method.temperature)
+        return loss
+
+    def _imitated(self, step: Step) -> dict[str, Tensor] | None:
+        """The taps of the imitation teacher; None where nothing imitates or no teacher was given."""
+        if not self.layouts or not step.teachers:
+            return None
+        if "imitation" not in step.teachers and not self.teacher_fits:
+            raise ValueError(
+                "module imitation needs a teacher of the student's shape and this one has other blocks; give one "
+                "called 'imitation' beside it (the backbone with its token mixers), or set layers=0"
+            )
+        view: View = step.teachers.get("imitation") or step.teacher()
+        return {path: _plain(tensor) for path, tensor in view.taps.items()}
+
+
+def _imitating(layers: int | tuple[int, ...], every: dict[str, Block]) -> list[str]:
+    """The paths of the blocks that imitate; a number chooses among the blocks without token mixer."""
+    if isinstance(layers, int):
+        free = [path for path, block in every.items() if isinstance(block.mix, MixerFree)]
+        return [free[i] for i in spread([every[path].stage for path in free], layers)]
+    paths = list(every)
+    wrong = [i for i in layers if not 0 <= i < len(paths)]
+    if wrong:
+        raise ValueError(f"layer {wrong[0]} does not exist; this model has blocks 0 to {len(paths) - 1}")
+    return [paths[i] for i in layers]
+
+
+def _fits(chosen: dict[str, Block], teachers: dict[str, Block]) -> bool:
+    return all(
+        path in teachers and (teachers[path].dim, teachers[path].layout) == (block.dim, block.layout)
+        for path, block in chosen.items()
+    )
+
+
+def _mean(losses: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(losses)).mean()
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """A tensor of inference mode cannot take part in a backward pass, its clone can."""
+    return tensor.clone() if tensor.is_inference() else tensor
