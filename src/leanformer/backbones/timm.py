@@ -15,6 +15,7 @@ from timm.models import deit, metaformer, mlp_mixer, swin_transformer, vision_tr
 from torch import Tensor, nn
 
 from ..core import Block, Branch, Card, Grid, blocks_of, set_card
+from .deit import DeiT
 
 
 class AcrossTokens(nn.Module):
@@ -193,6 +194,7 @@ def _places_metaformer(model: Any, track: bool = True) -> dict[str, dict[str, An
 _PLACES: dict[type[nn.Module], Callable[..., dict[str, dict[str, Any]]]] = {
     vision_transformer.VisionTransformer: _places_sequence,
     deit.VisionTransformerDistilled: _places_sequence,
+    DeiT: _places_sequence,
     swin_transformer.SwinTransformer: _places_swin,
     mlp_mixer.MlpMixer: _places_sequence,
     metaformer.MetaFormer: _places_metaformer,
