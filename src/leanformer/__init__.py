@@ -3,7 +3,7 @@
 from . import measure
 from .backbones import adopt, create, load
 from .backbones.official import from_official, to_official
-from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, save, with_options
+from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
 from .measure import describe
 from .methods import *  # noqa: F403
 from .methods import __all__ as _methods
@@ -22,6 +22,7 @@ __all__ = [
     "load",
     "measure",
     "parse_method",
+    "recalibrate",
     "save",
     "to_official",
     "with_options",

@@ -1,7 +1,7 @@
 """The slots, the methods' contract, apply and fuse, and self-describing checkpoints."""
 
 from .block import Block, Branch, Grid, Layout, Slot, blocks_of
-from .calibrate import Fittable, calibrate
+from .calibrate import Fittable, calibrate, recalibrate
 from .card import Card, card_of, input_of, read, save, set_card, versions, write_atomically
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, select
 from .objective import Objective, Step, Sum, View, taps
@@ -33,6 +33,7 @@ __all__ = [
     "method_from",
     "parse_method",
     "read",
+    "recalibrate",
     "save",
     "select",
     "set_card",

@@ -70,9 +70,12 @@ def normalise(norm: nn.Module, x: Tensor, axis: int) -> Tensor:
 
 def affine_of(norm: Any) -> tuple[Tensor, Tensor]:
     """Scale and shift that a batch norm, synchronised or not, applies in evaluation."""
-    assert isinstance(norm, _BatchNorm) and norm.running_var is not None, norm  # noqa: PT018
-    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)  # (C,)
-    return scale, norm.bias - norm.running_mean * scale
+    assert isinstance(norm, _BatchNorm), norm
+    mean, var = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert var is not None
+    scale = norm.weight / torch.sqrt(var + norm.eps)  # (C,)
+    return scale, norm.bias - mean * scale
 
 
 def after(layer: Affine, scale: Tensor, shift: Tensor) -> Affine:
