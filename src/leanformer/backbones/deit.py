@@ -30,6 +30,7 @@ class DeiT(VisionTransformer):
         super().__init__(**{**arguments, "dynamic_img_size": True})
 
     def _pos_embed(self, x: Tensor) -> Tensor:
+        assert self.pos_embed is not None and self.cls_token is not None
         size, built = [x.shape[1], x.shape[2]], [*self.patch_embed.grid_size]
         positions = resample_abs_pos_embed(self.pos_embed, size, built, antialias=False)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x.flatten(1, 2)], dim=1)  # (B, 1 + HW, C)
