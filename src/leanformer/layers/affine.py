@@ -141,7 +141,7 @@ class AffineBranch(MixerFree):
         _start(self.fn, start)
 
     @torch.no_grad()
-    def fit(self, x: Tensor, teacher_x: Tensor, teacher_y: Tensor) -> None:
+    def fit(self, x: Tensor, teacher_x: Tensor, teacher_y: Tensor, teacher: nn.Module | None = None) -> None:
         """s and t by least squares, per channel: what is still missing from x to the teacher's output, from norm(x).
 
         Through the scale: scale·((s − 1)·z + t) ≈ teacher_y − skip(x).
