@@ -97,8 +97,11 @@ class MetaFormer(nn.Module):
             {"num_chs": dim, "reduction": config.reduction(s), "module": f"stages.{s}"}
             for s, dim in enumerate(config.dims)
         ]
+        normed = range(len(config.dims)) if config.fork_feat else config.out_norms
+        self.out_norms = nn.ModuleList(
+            _norm(config, dim) if s in normed else nn.Identity() for s, dim in enumerate(config.dims)
+        )
         if config.fork_feat:
-            self.out_norms = nn.ModuleList(_norm(config, dim) for dim in config.dims)
             self.norm: nn.Module = nn.Identity()
         else:
             norm = partial(nn.LayerNorm, eps=config.norm_eps) if config.norm_after_pool else partial(_norm, config)
@@ -154,9 +157,9 @@ class MetaFormer(nn.Module):
         return to_plane(x if self.config.norm_after_pool else self.norm(x), self.layout)[0], maps
 
     def _stage_norm(self, s: int) -> nn.Module:
-        if self.fork_feat:
+        if self.fork_feat or s < len(self.stages) - 1:
             return self.out_norms[s]
-        return self.norm if s == len(self.stages) - 1 and not self.config.norm_after_pool else nn.Identity()
+        return nn.Identity() if self.config.norm_after_pool else self.norm
 
     def get_classifier(self) -> nn.Module:
         return self.head

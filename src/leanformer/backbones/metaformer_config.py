@@ -65,6 +65,8 @@ class Config:
     head_dropout: float = 0.0
     fork_feat: bool = False
     """The form for dense prediction: the four maps, each through a norm of its own, and no head."""
+    out_norms: tuple[int, ...] = ()
+    """Stages before the last whose maps have a norm of their own beside the head, for `forward_intermediates`."""
 
     img_size: Any = 224
     in_chans: int = 3
@@ -93,6 +95,8 @@ class Config:
         for name in self.token_mixers:
             if name not in MIXERS:
                 raise ValueError(f"unknown token mixer '{name}'; known: {', '.join(MIXERS)}")
+        if any(s not in range(stages - 1) for s in self.out_norms):
+            raise ValueError(f"out_norms are stages 0 to {stages - 2}, whose maps no head reads, not {self.out_norms}")
         if self.layout not in ("NCHW", "NHWC"):
             raise ValueError(f"layout must be NCHW or NHWC, not {self.layout}")
         if self.head not in ("linear", "mlp"):
