@@ -7,9 +7,18 @@ import tyro
 
 from .commands.bench import bench
 from .commands.models import apply, describe, fuse, list_
+from .commands.sweep import sweep
 from .commands.tables import tables
 
-VERBS = {"list": list_, "describe": describe, "apply": apply, "fuse": fuse, "bench": bench, "tables": tables}
+VERBS = {
+    "list": list_,
+    "describe": describe,
+    "apply": apply,
+    "fuse": fuse,
+    "bench": bench,
+    "sweep": sweep,
+    "tables": tables,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
