@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract_backbones import images
+from families import images
 from helpers import randomise
 from torch import Tensor, nn
 

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from contract_backbones import BACKBONES, QUICK, backbone
+from families import BACKBONES, QUICK, backbone
 from contract_checks import CHECKS, SECONDS, check_composes_in_any_order, refusal
 from contract_example import Gain
 

@@ -1,4 +1,4 @@
-"""Tiny backbones of every family, for the contract suite. A new family is one line in BACKBONES."""
+"""Tiny backbones of every family, for tests over all of them. A new family is one line in BACKBONES."""
 
 import functools
 from typing import Any
@@ -37,6 +37,7 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
          "layer_scale_init_values": 0.1, "res_scale_init_values": None, "downsample_norm": None},
     ),
     "timm_caformer": ("timm_metaformer", STAGES),
+    "lvvit": ("lvvit", {**VIT, "patch_size": 16, "img_size": 64}),
 }  # fmt: skip
 
 QUICK = ("vit", "swin", "mixer", "timm_caformer")
