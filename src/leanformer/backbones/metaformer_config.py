@@ -127,29 +127,107 @@ class Config:
         return [self.down if i else self.stem for i in range(s + 1) if self.has_downsample(i)]
 
 
-DEPTHS = {
-    "s12": (2, 2, 6, 2),
-    "s24": (4, 4, 12, 4),
-    "s36": (6, 6, 18, 6),
-    "m36": (6, 6, 18, 6),
-    "m48": (8, 8, 24, 8),
+SIZES = {
+    "s12": ((2, 2, 6, 2), (64, 128, 320, 512)),
+    "s24": ((4, 4, 12, 4), (64, 128, 320, 512)),
+    "s36": ((6, 6, 18, 6), (64, 128, 320, 512)),
+    "m36": ((6, 6, 18, 6), (96, 192, 384, 768)),
+    "m48": ((8, 8, 24, 8), (96, 192, 384, 768)),
 }
-SMALL, MEDIUM = (64, 128, 320, 512), (96, 192, 384, 768)
-DIMS = {"s12": SMALL, "s24": SMALL, "s36": SMALL, "m36": MEDIUM, "m48": MEDIUM}
-DROP_PATH = {"s12": 0.1, "s24": 0.1, "s36": 0.2, "m36": 0.3, "m48": 0.4}
-
-POOL_CROP = {"s12": 0.9, "s24": 0.9, "s36": 0.9, "m36": 0.95, "m48": 0.95}
-LAYER_SCALE = {"s12": 1e-5, "s24": 1e-5, "s36": 1e-6, "m36": 1e-6, "m48": 1e-6}
-
-POOLFORMER = {
-    f"poolformer_{size}": {
-        "depths": depths,
-        "dims": DIMS[size],
-        "layer_scale_init_values": LAYER_SCALE[size],
-        "crop_pct": POOL_CROP[size],
-    }
-    for size, depths in DEPTHS.items()
+"""Depths and widths of PoolFormer v1, PoolFormerV2, IdentityFormer and RandFormer."""
+CONV_SIZES = {
+    "s18": ((3, 3, 9, 3), (64, 128, 320, 512)),
+    "s36": ((3, 12, 18, 3), (64, 128, 320, 512)),
+    "m36": ((3, 12, 18, 3), (96, 192, 384, 576)),
+    "b36": ((3, 12, 18, 3), (128, 256, 512, 768)),
 }
+"""Depths and widths of ConvFormer and CAFormer."""
 
-MODELS: dict[str, dict[str, Any]] = {**POOLFORMER}
-"""Name of a model → its arguments of `metaformer`. Drop path rates are the recipes' matter: DROP_PATH."""
+BASELINE: dict[str, Any] = {
+    "layout": "NHWC", "norm_bias": False, "norm_eps": 1e-6, "act": "star_relu", "mlp_bias": False, "proj_bias": False,
+    "layer_scale_init_values": None, "res_scale_init_values": (None, None, 1.0, 1.0), "scale_last": True,
+    "share_drop_path": False, "embed_norm": True, "norm_after_pool": True, "init_convs": True, "crop_pct": 1.0,
+}  # fmt: skip
+"""What PoolFormerV2, IdentityFormer, RandFormer, ConvFormer and CAFormer share."""
+FAMILIES: dict[str, dict[str, Any]] = {
+    "poolformer": {},
+    "identityformer": {**BASELINE, "token_mixers": "identity"},
+    "randformer": {**BASELINE, "token_mixers": ("identity", "identity", "random", "random")},
+    "poolformerv2": {**BASELINE, "token_mixers": "pooling"},
+    "convformer": {**BASELINE, "token_mixers": "separable", "norm": "layer", "head": "mlp"},
+    "caformer": {
+        **BASELINE, "token_mixers": ("separable", "separable", "attention", "attention"), "norm": "layer", "head": "mlp"
+    },
+    "metaformer_id": {"token_mixers": "identity"},
+    "metaformer_pppa": {
+        "token_mixers": ("pooling", "pooling", "pooling", "attention"), "norm": "layer",
+        "pos_embed": (False, False, False, True), "crop_pct": 0.95,
+    },
+    "metaformer_ppaa": {
+        "token_mixers": ("pooling", "pooling", "attention", "attention"), "norm": "layer",
+        "pos_embed": (False, False, True, False), "crop_pct": 0.95,
+    },
+    "metaformer_pppf": {"token_mixers": ("pooling", "pooling", "pooling", "spatial_fc")},
+    "metaformer_ppff": {"token_mixers": ("pooling", "pooling", "spatial_fc", "spatial_fc"), "crop_pct": 0.95},
+}  # fmt: skip
+"""What the models of a family share, as differences from the defaults of `Config`."""
+
+
+def _sized(family: str, sizes: dict[str, Any], size: str, **settings: Any) -> dict[str, Any]:
+    depths, dims = sizes[size]
+    return {"depths": depths, "dims": dims, **FAMILIES[family], **settings}
+
+
+def _poolformers() -> dict[str, dict[str, Any]]:
+    small = {"layer_scale_init_values": 1e-5, "crop_pct": 0.9}
+    deep = {"layer_scale_init_values": 1e-6, "crop_pct": 0.9}
+    wide = {"layer_scale_init_values": 1e-6, "crop_pct": 0.95}
+    settings = {"s12": small, "s24": small, "s36": deep, "m36": wide, "m48": wide}
+    return {f"poolformer_{size}": _sized("poolformer", SIZES, size, **settings[size]) for size in SIZES}
+
+
+def _hybrids() -> dict[str, dict[str, Any]]:
+    names = {"metaformer_id": "metaformer_id_s12"}
+    families = [family for family in FAMILIES if family.startswith("metaformer_")]
+    return {names.get(family, f"{family}_s12_224"): _sized(family, SIZES, "s12") for family in families}
+
+
+def _baselines() -> dict[str, dict[str, Any]]:
+    simple = ("identityformer", "randformer", "poolformerv2")
+    models = {f"{family}_{size}": _sized(family, SIZES, size) for family in simple for size in SIZES}
+    heads = {
+        "": {}, "_384": {"img_size": 384}, "_in21ft1k": {}, "_384_in21ft1k": {"img_size": 384},
+        "_in21k": {"num_classes": 21841},
+    }  # fmt: skip
+    for family in ("convformer", "caformer"):
+        for size in CONV_SIZES:
+            for suffix, head in heads.items():
+                models[f"{family}_{size}{suffix}"] = _sized(family, CONV_SIZES, size, **head)
+    return models
+
+
+OFFICIAL: dict[str, dict[str, Any]] = {**_poolformers(), **_hybrids(), **_baselines()}
+"""Name of a released model → its arguments of `metaformer`."""
+
+ABLATIONS: dict[str, dict[str, Any]] = {
+    f"poolformer_s12_{row}": _sized("poolformer", SIZES, "s12", **changes)
+    for row, changes in {
+        "random": {"token_mixers": "random"},
+        "depthwise": {"token_mixers": "depthwise"},
+        "pool5": {"pool_size": 5},
+        "pool7": {"pool_size": 7},
+        "pool9": {"pool_size": 9},
+        "layernorm": {"norm": "layer"},
+        "batchnorm": {"norm": "batch"},
+        "nonorm": {"norm": "none"},
+        "relu": {"act": "relu"},
+        "silu": {"act": "silu"},
+        "starrelu": {"act": "star_relu"},
+        "noresidual": {"residual": False},
+        "nomlp": {"channel_mlp": False},
+    }.items()
+}
+"""The rows of PoolFormer's ablation that have no official name of their own; the others are the hybrid models."""
+
+MODELS: dict[str, dict[str, Any]] = {**OFFICIAL, **ABLATIONS}
+"""Name of a model → its arguments of `metaformer`. Drop path rates belong to the training recipes."""
