@@ -107,10 +107,18 @@ class FusesInFloat32(GainBranch):
         return branch.float().to(self.gain.dtype)
 
 
-@broken("fuse_is_exact_and_never_in_place", "something fusible is left")
-class FusesToItself(GainBranch):
+@broken("fuse_is_exact_and_never_in_place", "something to fold is left")
+class FusesHalfway(GainBranch):
     def fused(self) -> Any:
-        return copy.deepcopy(self)
+        return GainBranch(nn.Parameter(self.gain.detach().clone()), **copy.deepcopy(self.parts()))
+
+
+@broken("fuse_is_exact_and_never_in_place", "larger")
+class FusesToMore(GainBranch):
+    def fused(self) -> Any:
+        branch = super().fused()
+        branch.register_buffer("spare", torch.zeros(2 * self.gain.numel()))
+        return branch
 
 
 @broken("fused_structure_depends_on_structure_alone", "depend")

@@ -21,7 +21,7 @@ from helpers import randomise
 from torch import Tensor, nn
 
 import leanformer as lf
-from leanformer.core import Fusible, Method, card_of, fold, method_from, parse_method
+from leanformer.core import Method, card_of, fold, method_from, parse_method
 
 EXACT = 1e-9
 BATCHES = (1, 2, 5)
@@ -95,7 +95,8 @@ def check_fuse_is_exact_and_never_in_place(method: Method, backbone: nn.Module) 
     assert not _storages(fused) & _storages(model), "the fused model shares memory with the trained one"
     assert not fused.training
     assert card_of(fused).fused
-    assert not [n for n, m in fused.named_modules() if isinstance(m, Fusible)], "something fusible is left"
+    assert _shapes(fold(fused)) == _shapes(fused), "something to fold is left"
+    assert _numel(fused) <= _numel(model), "the fused model is larger"
     expected = model.eval()(x)
     error = (fused(x) - expected).abs().max() / expected.abs().max().clamp(min=1)
     assert error <= EXACT, f"fusing is off by {error:.1e}"
@@ -319,6 +320,10 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in model.state_dict().items()}
+
+
+def _numel(model: nn.Module) -> int:
+    return sum(value.numel() for value in model.state_dict().values())
 
 
 def _storages(model: nn.Module) -> set[int]:

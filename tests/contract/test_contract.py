@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
-from families import BACKBONES, QUICK, backbone
 from contract_checks import CHECKS, SECONDS, check_composes_in_any_order, refusal
 from contract_example import Gain
+from families import BACKBONES, QUICK, backbone
 
 from leanformer.core import METHODS, Method
 

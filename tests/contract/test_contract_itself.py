@@ -1,10 +1,10 @@
 """The contract suite is proven: each broken method fails the check that is there for it, and passes once mended."""
 
 import pytest
-from families import backbone
 from contract_broken import BROKEN, ORDERED, OtherGain, RefusesSilently
 from contract_checks import CHECKS, SECONDS, check_composes_in_any_order, refusal
 from contract_example import Gain, known
+from families import backbone
 
 
 @pytest.mark.parametrize("what", BROKEN)
