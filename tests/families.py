@@ -37,7 +37,7 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
          "layer_scale_init_values": 0.1, "res_scale_init_values": None, "downsample_norm": None},
     ),
     "timm_caformer": ("timm_metaformer", STAGES),
-    "lvvit": ("lvvit", {**VIT, "patch_size": 16, "img_size": 64}),
+    "lvvit": ("lvvit", {**VIT, "stem": "4_2"}),
 }  # fmt: skip
 
 QUICK = ("vit", "swin", "mixer", "timm_caformer")

@@ -107,12 +107,6 @@ class FusesInFloat32(GainBranch):
         return branch.float().to(self.gain.dtype)
 
 
-@broken("fuse_is_exact_and_never_in_place", "something to fold is left")
-class FusesHalfway(GainBranch):
-    def fused(self) -> Any:
-        return GainBranch(nn.Parameter(self.gain.detach().clone()), **copy.deepcopy(self.parts()))
-
-
 @broken("fuse_is_exact_and_never_in_place", "larger")
 class FusesToMore(GainBranch):
     def fused(self) -> Any:
