@@ -69,8 +69,8 @@ def _build_hybrid(config: dict[str, Any], state: State) -> nn.Module:
     family, mixers = config.pop("family", None), config.pop("token_mixers", None)
     stages = len(config["layers"])
     if mixers is not None:
-        settings = {"token_mixers": [_known(LETTERS, str(name)[0].lower(), "token mixer") for name in mixers]}
-        settings["norm"] = "layer"
+        settings: dict[str, Any] = {"norm": "layer"}
+        settings["token_mixers"] = [_known(LETTERS, str(name)[0].lower(), "token mixer") for name in mixers]
     else:
         settings = _family_settings(family, stages)
     config.pop("add_pos_embs", None)
@@ -171,7 +171,7 @@ def _known(table: dict[str, str], name: Any, what: str) -> str:
     name = getattr(name, "__name__", name)
     if name not in table and name not in table.values():
         raise ValueError(f"unknown {what} '{name}'; known: {', '.join(table)}")
-    return table.get(name, name)
+    return table.get(str(name), str(name))
 
 
 def _refuse(config: dict[str, Any]) -> None:
