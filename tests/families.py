@@ -37,6 +37,8 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
          "layer_scale_init_values": 0.1, "res_scale_init_values": None, "downsample_norm": None},
     ),
     "timm_caformer": ("timm_metaformer", STAGES),
+    "poolformer": ("poolformer_s12", {**STAGES, "layer_scale_init_values": 0.1, "drop_path_rate": 0.2}),
+    "caformer": ("caformer_s18", STAGES),
     "lvvit": ("lvvit", {**VIT, "stem": "4_2"}),
 }  # fmt: skip
 

@@ -72,7 +72,7 @@ class Stage(nn.Module):
                     f"{tuple(x.shape[1:])} came; build the model with the img_size it will see"
                 )
             x = x + self.pos_embed
-        if self.grad_checkpointing and not torch.jit.is_scripting():
+        if self.grad_checkpointing and self.training:
             return checkpoint_seq(self.blocks, x)
         return self.blocks(x)
 
