@@ -1,6 +1,6 @@
 """Backbones: timm's, adopted, and the families that timm lacks."""
 
-from . import generic, lvvit_models, metaformer
+from . import generic, gfnet, lvvit_models, metaformer, riformer
 from .build import create, from_card, load, load_weights, read_weights
 from .registry import MODELS, register
 from .timm import adopt
@@ -11,10 +11,12 @@ __all__ = [
     "create",
     "from_card",
     "generic",
+    "gfnet",
     "load",
     "load_weights",
     "lvvit_models",
     "metaformer",
     "read_weights",
     "register",
+    "riformer",
 ]

@@ -1,23 +1,27 @@
 """create and load: a model by its name, with weights from a local file, or from the card of a checkpoint."""
 
+import argparse
 import difflib
+import math
 import os
-import pickle
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 from safetensors import SafetensorError, safe_open
-from timm.layers import resample_abs_pos_embed
+from timm.layers import PatchEmbed, resample_abs_pos_embed, resize_rel_pos_bias_table
 from torch import Tensor, nn
 
-from ..core import Card, apply, card_of, fold, read, set_card
+from ..core import Card, apply, card_of, fold, pooling_of, read, set_card
 from .registry import MODELS, build
 from .timm import adopt
 
 NESTED = ("model", "state_dict", "model_ema", "state_dict_ema")
 PREFIXES = ("module.", "_orig_mod.")
+SOURCES = ("checkpoint", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
+"""Arguments that name a place to fetch weights from. They stand on no card: loading a file reads that file alone."""
 
 
 def create(
@@ -39,7 +43,9 @@ def create(
     model = _build(name, arguments)
     if checkpoint is not None:
         load_weights(model, read_weights(checkpoint), source=str(checkpoint), resample_positions=resample_positions)
-    return adopt(model, name, arguments)
+    if hasattr(model, "card"):  # with methods on it already
+        return model
+    return adopt(model, name, {key: value for key, value in arguments.items() if key not in SOURCES})
 
 
 def load(path: str | os.PathLike[str]) -> nn.Module:
@@ -51,16 +57,22 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     card, tensors = read(path)
     model = from_card(card)
     _check_keys(model.state_dict(), tensors, str(path))
-    dtypes = {value.dtype for value in tensors.values() if value.is_floating_point()}
-    if len(dtypes) == 1:
-        model = model.to(dtypes.pop())
-    model.load_state_dict(tensors)
+    dtypes = Counter(value.dtype for value in tensors.values() if value.is_floating_point())
+    model = model.to(dtypes.most_common(1)[0][0])
+    model.load_state_dict(tensors, assign=len(dtypes) > 1)  # assigned, each tensor keeps a dtype of its own
     return model.eval()
 
 
 def from_card(card: Card) -> nn.Module:
     """The model that a card describes, with fresh weights."""
-    model = create(card.backbone, **card.arguments)
+    fetching = [name for name in card.arguments if name in SOURCES]
+    if fetching:
+        raise ValueError(
+            f"the card of {card.backbone} asks for weights from elsewhere ({fetching[0]}); it was tampered with"
+        )
+    model: Any = create(card.backbone, **card.arguments)
+    if card.global_pool is not None and card.global_pool != pooling_of(model):
+        model.reset_classifier(model.num_classes, card.global_pool)
     model = apply(model, *card.methods)
     if card.fused:
         model = fold(model)
@@ -98,9 +110,20 @@ def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
         near = difflib.get_close_matches(name, [*MODELS, *timm.list_models()], n=3)
         raise ValueError(f"unknown model '{name}'" + (f"; did you mean {' or '.join(near)}?" if near else ""))
     try:
-        return build(name, **arguments)
-    except (TypeError, AssertionError, RuntimeError) as error:
+        model = build(name, **arguments)
+    except Exception as error:  # arguments are the user's, and each architecture trips over wrong ones in its own way
         raise ValueError(f"{name} cannot be built with {arguments}: {error}") from error
+    _check_image_size(name, model)
+    return model
+
+
+def _check_image_size(name: str, model: Any) -> None:
+    """timm builds models of any image size and refuses the images later; say it here."""
+    embed = getattr(model, "patch_embed", None) or getattr(model, "stem", None)
+    if type(embed) is not PatchEmbed or embed.dynamic_img_pad or embed.img_size is None:
+        return
+    if any(size % patch or size < patch for size, patch in zip(embed.img_size, embed.patch_size, strict=True)):
+        raise ValueError(f"{name} takes images whose sides are multiples of {embed.patch_size}, not {embed.img_size}")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -115,9 +138,11 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
+        # training scripts store their options beside the weights; a Namespace is data, not code
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle can fail anywhere
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(f"{path} is not a file of plain weights: {first}") from error
     for nest in NESTED:
         if isinstance(content, dict) and isinstance(content.get(nest), dict):
@@ -129,12 +154,25 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def _resample_positions(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    positions = tensors.get("pos_embed")
-    if positions is None or getattr(model, "pos_embed", None) is None or positions.shape == model.pos_embed.shape:
-        return tensors
-    prefix = 0 if getattr(model, "no_embed_class", False) else getattr(model, "num_prefix_tokens", 0)
-    resampled = resample_abs_pos_embed(positions, model.patch_embed.grid_size, num_prefix_tokens=prefix)
-    return tensors | {"pos_embed": resampled}
+    """Absolute position embeddings and Swin's tables of relative ones, resampled to the model's grid and windows."""
+    tensors = dict(tensors)
+    wanted = model.state_dict()
+    for key, value in tensors.items():
+        if key not in wanted or value.shape == wanted[key].shape:
+            continue
+        if key == "pos_embed":
+            prefix = 0 if getattr(model, "no_embed_class", False) else getattr(model, "num_prefix_tokens", 0)
+            _check_square(value.shape[1] - prefix)
+            tensors[key] = resample_abs_pos_embed(value, model.patch_embed.grid_size, num_prefix_tokens=prefix)
+        if key.endswith("relative_position_bias_table"):
+            window = model.get_submodule(key.rpartition(".")[0]).window_size
+            tensors[key] = resize_rel_pos_bias_table(value, window, tuple(wanted[key].shape))
+    return tensors
+
+
+def _check_square(patches: int) -> None:
+    if math.isqrt(max(patches, 0)) ** 2 != patches:
+        raise ValueError(f"the checkpoint has positions for {patches} patches, not a square: it cannot be resampled")
 
 
 def _check_keys(wanted: dict[str, Tensor], given: dict[str, Tensor], source: str) -> None:

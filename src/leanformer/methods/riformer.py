@@ -11,7 +11,7 @@ B batch, P positions, C channels. Equation and table numbers are those of the RI
 
 import dataclasses
 from collections.abc import Iterable
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -103,10 +103,10 @@ class _Swap:
 
     def __call__(self, old: nn.Module) -> nn.Module:
         assert isinstance(old, Branch)
-        parts = old.parts() | {"layout": self.layout, "dim": self.dim}
+        parts: dict[str, Any] = {**old.parts(), "layout": self.layout, "dim": self.dim}
         if self.method.identity:
-            return MixerFree(**parts | {"fn": nn.Identity()})
-        return AffineBranch(**parts | {"fn": Affine(self.dim, self.layout)}, start=self.method.start)
+            return MixerFree(**{**parts, "fn": nn.Identity()})
+        return AffineBranch(**{**parts, "fn": Affine(self.dim, self.layout), "start": self.method.start})
 
 
 def _reads_class_token(model: nn.Module) -> bool:

@@ -47,6 +47,8 @@ class Converter:
     build: Callable[[dict[str, Any], State], nn.Module]
     ours: Callable[[State, nn.Module], State]
     theirs: Callable[[State, nn.Module], State]
+    method: str = ""
+    """The method that makes a backbone into this class: models with it on them go out in this class's form."""
 
 
 CONVERTERS: list[Converter] = []
@@ -82,7 +84,10 @@ def to_official(model: nn.Module) -> State:
     >>> state = lf.to_official(lf.create("poolformer_s12"))  # doctest: +SKIP
     """
     card = card_of(model)
-    if card.official is not None:
+    made_by = [c.official for c in CONVERTERS if c.method in [method.name for method in card.methods]]
+    if len(made_by) == 1:
+        official = made_by[0]
+    elif card.official is not None:
         official = card.official["official"]
     elif card.backbone in RELEASED:
         official = RELEASED[card.backbone][0]
