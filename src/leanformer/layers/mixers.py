@@ -134,11 +134,10 @@ class GlobalFilter(PlaneMixer):
     def mix(self, plane: Tensor) -> Tensor:
         _same_size("global filter", tuple(plane.shape[2:]), self.size)
         exact = plane.dtype if plane.dtype == torch.float64 else torch.float32
-        with torch.autocast(plane.device.type, enabled=False):
-            spectrum = torch.fft.rfft2(plane.to(exact), norm="ortho")  # (B, C, H, W/2 + 1)
-            weight = torch.view_as_complex(self.complex_weight.to(exact)).permute(2, 0, 1)
-            mixed = torch.fft.irfft2(spectrum * weight, s=self.size, norm="ortho")
-        return mixed.to(plane.dtype)
+        # autocast lowers none of these operators, so it needs no guard (which the meta device could not take)
+        spectrum = torch.fft.rfft2(plane.to(exact), norm="ortho")  # (B, C, H, W/2 + 1)
+        weight = torch.view_as_complex(self.complex_weight.to(exact)).permute(2, 0, 1)
+        return torch.fft.irfft2(spectrum * weight, s=self.size, norm="ortho").to(plane.dtype)
 
 
 class FixedTokens(Mixer):
