@@ -9,15 +9,15 @@ idle_ratio θ is the share of hidden channels without activation. C channels, R 
 import copy
 import dataclasses
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..core import Block, Branch, Build, Method, blocks_of, select
-from ..layers import idle
-from ..layers.idle import Affine, FusedFFN, FusedPair, Rounding
+from ..layers import fitting, idle
+from ..layers.idle import Affine, FusedFFN, FusedPair, Rounding, ThreeLinears
 
 PARTS = {"fc1", "act", "drop1", "norm", "fc2", "drop2", "drop"}
 
@@ -32,12 +32,13 @@ class IdleFFN(nn.Module):
     torch.Size([2, 5, 8])
     """
 
-    def __init__(self, branch: Branch, active: int, norm: Literal["batch", "layer"] = "batch"):
+    def __init__(self, branch: Branch, active: int, norm: Literal["batch", "layer"] = "batch", refine_steps: int = 0):
         super().__init__()
         mlp: Any = branch.fn
         conv = isinstance(mlp.fc1, nn.Conv2d)
         self.axis = 1 if conv else -1
         self.active = active
+        self.refine_steps = refine_steps
         if norm == "batch":
             self.norm1, self.norm2 = _batch_norm(mlp.fc1, branch.norm), _batch_norm(mlp.fc2)
         else:
@@ -82,6 +83,83 @@ class IdleFFN(nn.Module):
             return FusedFFN(three, act, conv)
         return FusedFFN(idle.reparameterise(first, second, self.active), act, conv, norm, skip)
 
+    @torch.no_grad()
+    def fit(self, x: Tensor, teacher_x: Tensor, teacher_y: Tensor, teacher: nn.Module) -> None:
+        """Start from the teacher's FFN by least squares: what it answers, from what this module sees."""
+        _refuse_other(teacher, self)
+        weight = fitting.token_weights(fitting.rows(teacher_y, self.axis))
+        seen = fitting.rows(x if self.folds_norm else self.norm(x), self.axis)  # (M, C)
+        skipped = fitting.rows(self.skip(x), self.axis)
+        missing = fitting.rows(teacher_y, self.axis) - skipped  # what the branch must add
+        order, units = self._choose(seen, teacher_x, weight, teacher)
+        into = Affine(units.weight[order[: self.active]], units.bias[order[: self.active]])
+        idle_rows = Affine(units.weight[order[self.active :]], units.bias[order[self.active :]])
+        three = self._solve(seen, into, missing, weight)
+        if self.refine_steps and self.active:
+            into = fitting.refine(three, seen, self.act, missing, weight, self.refine_steps)
+            three = self._solve(seen, into, missing, weight)
+        if self.folds_norm:
+            self._fit_norm(x, teacher, teacher_x, weight)
+        self._set(three, idle_rows, seen)
+
+    def _choose(self, seen: Tensor, teacher_x: Tensor, weight: Tensor, teacher: Any) -> tuple[Tensor, Affine]:
+        """The hidden units, those first whose activation matters most, as the best linear maps from what we see."""
+
+        def pairs() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            start = 0
+            for part in teacher_x.split(32):
+                h = fitting.rows(teacher.fn.fc1(teacher.norm(part)), self.axis)  # (m, R)
+                stop = start + len(h)
+                yield seen[start:stop], h, weight[start:stop]
+                start = stop
+
+        units, misfit = fitting.hidden_units(pairs(), teacher.fn.act)
+        importance = misfit * _affine(teacher.fn.fc2, 0).weight.double().square().sum(0)
+        return importance.argsort(descending=True), units
+
+    def _solve(self, seen: Tensor, into: Affine, missing: Tensor, weight: Tensor) -> ThreeLinears:
+        three = fitting.solve_linears(seen, into, self.act, missing, weight)
+        rank = len(self.fc1.weight) - self.active
+        if rank >= seen.shape[1]:
+            return three
+        within = fitting.leading_rows(three.path.weight, seen, rank)
+        return fitting.solve_linears(seen, into, self.act, missing, weight, within)
+
+    def _fit_norm(self, x: Tensor, teacher: Any, teacher_x: Tensor, weight: Tensor) -> None:
+        """Batch statistics of x, and the best line from each of its channels to what the teacher's norm gives."""
+        seen = fitting.rows(x, self.axis)
+        slope, offset = fitting.channel_lines(seen, fitting.rows(teacher.norm(teacher_x), self.axis), weight)
+        _set_batch_norm(self.norm1, seen, slope, offset)
+
+    def _set(self, three: ThreeLinears, idle_rows: Affine, seen: Tensor) -> None:
+        """Write the three linears into fc1 and fc2, the linear path spread over the idle channels."""
+        idle_rows, columns = fitting.spread(three.path.weight, idle_rows.weight, seen)
+        first = Affine(*(torch.cat(pair) for pair in zip(three.into, idle_rows)))
+        second = Affine(torch.cat([three.out, columns], 1), three.path.bias - columns @ idle_rows.bias)
+        scale = self._diagonal(self.scale).double()
+        second = idle.scaled(second, torch.where(scale.abs() > 1e-12, 1 / scale, 0))
+        if self.folds_norm:
+            slope, offset = (v.double() for v in idle.affine_of(self.norm1))
+            first = idle.after(first, 1 / slope, -offset / slope)
+        for layer, values in ((self.fc1, first), (self.fc2, second)):
+            layer.weight.copy_(values.weight.reshape(layer.weight.shape))
+            layer.bias.copy_(values.bias)
+        if self.folds_norm:
+            self._rest_second_norm(seen)
+
+    def _rest_second_norm(self, seen: Tensor) -> None:
+        """Statistics of the hidden channels, and the gain and offset that undo them."""
+        first = _affine(self.fc1)
+        first = idle.after(first, *idle.affine_of(self.norm1))
+        h = torch.cat(
+            [
+                idle.activate_some(part @ first.weight.mT + first.bias, self.act, self.active, -1)
+                for part in seen.split(8192)
+            ]
+        )
+        one = torch.ones_like(h[0])
+        _set_batch_norm(self.norm2, h, one, 0 * one)
+
     def _diagonal(self, module: nn.Module) -> Tensor:
         """The factor of each channel in an elementwise module: LayerScale, a ResScale, a division by a constant."""
         weight: Any = self.fc2.weight
@@ -121,6 +199,8 @@ class RePa(Method, name="repa"):
     """`layer` keeps the norm before the FFN; the shortcut then stays outside what is fused."""
     rounding: Rounding = "ceil"
     """How the number of active channels becomes whole: ceil for the official ViT and Swin, floor for PoolFormer."""
+    refine_steps: int = 0
+    """Adam steps on each FFN alone when `lf.calibrate` fits it; 0 leaves it at least squares."""
     blocks: tuple[int, ...] | None = None
     stages: tuple[int, ...] | None = None
     """Blocks (0-based, over the whole depth) and stages to swap; None swaps all."""
@@ -149,7 +229,9 @@ class RePa(Method, name="repa"):
             _refuse_unknown(path, block, self.norm)
         ratios = self._ratios(chosen, [f"{path}.ffn" for path in blocks_of(model)])
         return {
-            path: functools.partial(_build, ratio=ratios[path], norm=self.norm, rounding=self.rounding)
+            path: functools.partial(
+                _build, ratio=ratios[path], norm=self.norm, rounding=self.rounding, refine_steps=self.refine_steps
+            )
             for path in chosen
         }
 
@@ -164,10 +246,12 @@ class RePa(Method, name="repa"):
         return dict(zip(chosen, self.idle_ratio))
 
 
-def _build(branch: nn.Module, ratio: float, norm: Literal["batch", "layer"], rounding: Rounding) -> IdleFFN:
+def _build(
+    branch: nn.Module, ratio: float, norm: Literal["batch", "layer"], rounding: Rounding, refine_steps: int
+) -> IdleFFN:
     assert isinstance(branch, Branch)
     hidden = len(branch.fn.fc1.weight)  # type: ignore[arg-type]
-    return IdleFFN(branch, idle.active_channels(hidden, ratio, rounding), norm)
+    return IdleFFN(branch, idle.active_channels(hidden, ratio, rounding), norm, refine_steps)
 
 
 def _refuse_unknown(path: str, block: Block, norm: str) -> None:
@@ -217,5 +301,21 @@ def _with_bias(layer: nn.Module) -> nn.Module:
     return layer
 
 
-def _affine(layer: nn.Module) -> Affine:
-    return Affine(layer.weight.flatten(1), layer.bias)  # type: ignore[arg-type]
+def _affine(layer: nn.Module, bias: Any = None) -> Affine:
+    return Affine(layer.weight.flatten(1), layer.bias if bias is None else bias)  # type: ignore[arg-type]
+
+
+def _set_batch_norm(norm: Any, seen: Tensor, slope: Tensor, offset: Tensor) -> None:
+    """A batch norm that has seen these rows, and that maps a row r to slope · r + offset."""
+    mean, variance = seen.mean(0), seen.var(0)
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(variance)
+    norm.num_batches_tracked.fill_(1)
+    norm.weight.copy_(slope * torch.sqrt(variance + norm.eps))
+    norm.bias.copy_(slope * mean + offset)
+
+
+def _refuse_other(teacher: Any, module: IdleFFN) -> None:
+    same = isinstance(teacher, Branch) and getattr(getattr(teacher.fn, "fc1", None), "weight", None) is not None
+    if not same or teacher.fn.fc1.weight.shape != module.fc1.weight.shape:
+        raise ValueError("idle channels are fitted to a teacher whose FFN is the one that they replaced")

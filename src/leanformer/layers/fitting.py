@@ -1,0 +1,173 @@
+"""Least squares for a trained FFN that is to run with idle channels: no gradient of a network is needed.
+
+    y ≈ W_out act(W_in x + b_in) + W x + b        x: what the layer sees, y: what the teacher answers there
+
+Given W_in, the best (W_out, W, b) is one ridge regression. W_in itself comes from the teacher's hidden units: those
+whose activation a linear map of x explains worst, each as the best linear map from x to its pre-activation, and a
+few hundred Adam steps on this layer alone if wanted.
+
+M rows (tokens of all images), C channels, R hidden channels, A active ones.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from .idle import Affine, ThreeLinears
+
+Map = Callable[[Tensor], Tensor]
+CHUNK = 16384
+PENALTY = 1e-4
+
+
+def rows(x: Tensor, axis: int) -> Tensor:
+    """All positions of a tensor as rows of channels, (M, C).
+
+    >>> rows(torch.zeros(2, 8, 3, 3), axis=1).shape, rows(torch.zeros(2, 5, 8), axis=-1).shape
+    (torch.Size([18, 8]), torch.Size([10, 8]))
+    """
+    return x.movedim(axis, -1).reshape(-1, x.shape[axis])
+
+
+def token_weights(y: Tensor) -> Tensor:
+    """One weight a row, 1 / variance over its channels, of mean 1: the norm behind divides by that variance.
+
+    Deep blocks carry a few tokens with values in the hundreds, which would otherwise decide the whole fit.
+
+    >>> token_weights(torch.tensor([[1.0, -1.0], [2.0, -2.0]]))
+    tensor([1.6000, 0.4000])
+    """
+    variance = y.var(dim=1, unbiased=False)
+    weight = 1 / variance.clamp_min(1e-6 * variance.mean())
+    return weight / weight.mean()
+
+
+class Moments:
+    """Weighted second moments of features and targets, summed in float64 over chunks of rows."""
+
+    def __init__(self) -> None:
+        self.gram: Tensor | float = 0.0  # (F, F)
+        self.cross: Tensor | float = 0.0  # (F, T)
+        self.square: Tensor | float = 0.0  # (T,)
+
+    def add(self, features: Tensor, target: Tensor, weight: Tensor) -> None:
+        features, target, weight = features.double(), target.double(), weight.double()
+        weighted = features * weight[:, None]
+        self.gram = self.gram + weighted.mT @ features
+        self.cross = self.cross + weighted.mT @ target
+        self.square = self.square + (weight[:, None] * target.square()).sum(0)
+
+    def solve(self, penalty: float = PENALTY) -> Tensor:
+        """The ridge solution (F, T). Each feature is penalised in its own unit; the last one, the constant, is not."""
+        gram = torch.as_tensor(self.gram)
+        ridge = penalty * gram.diagonal().clamp_min(1e-12 * gram.diagonal().max())
+        ridge[-1] = 0
+        return torch.linalg.solve(gram + torch.diag(ridge), torch.as_tensor(self.cross))
+
+    def unexplained(self, solution: Tensor) -> Tensor:
+        """What is left of each target's square, (T,)."""
+        fitted = (solution * (torch.as_tensor(self.gram) @ solution)).sum(0)
+        return self.square - 2 * (solution * self.cross).sum(0) + fitted
+
+
+def with_one(x: Tensor) -> Tensor:
+    """x with a constant feature at its end."""
+    return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+
+def hidden_units(seen: Iterable[tuple[Tensor, Tensor, Tensor]], act: Map) -> tuple[Affine, Tensor]:
+    """Of each hidden unit: the best linear map from x to its pre-activation, and how badly one explains act of it.
+
+    `seen` gives rows of x (m, C), the teacher's pre-activations there (m, R), and weights (m,).
+    """
+    moments, size = Moments(), 0
+    for x, h, weight in seen:
+        size = h.shape[1]
+        moments.add(with_one(x), torch.cat([h, act(h)], dim=1), weight)
+    solution = moments.solve()  # (C + 1, 2 R)
+    misfit = moments.unexplained(solution)[size:].clamp_min(0)
+    into = solution[:, :size].mT  # (R, C + 1)
+    return Affine(into[:, :-1], into[:, -1]), misfit
+
+
+def solve_linears(
+    x: Tensor, into: Affine, act: Map, y: Tensor, weight: Tensor, within: Tensor | None = None
+) -> ThreeLinears:
+    """The best W_out, W and b for this W_in, by ridge regression on [act(W_in x + b_in) | x | 1].
+
+    `within` (K, C) restricts W to the span of its rows.
+    """
+    basis = torch.eye(x.shape[1], device=x.device, dtype=torch.float64) if within is None else within
+    moments = Moments()
+    for part, goal, w in _chunks(x, y, weight):
+        exact = part.double()
+        active = act((exact @ into.weight.mT + into.bias).to(x.dtype))
+        moments.add(with_one(torch.cat([active.double(), exact @ basis.mT], dim=1)), goal, w)
+    solution = moments.solve().mT  # (C, A + K + 1)
+    out, path, bias = solution.split([into.weight.shape[0], basis.shape[0], 1], dim=1)
+    return ThreeLinears(into, out, Affine(path @ basis, bias[:, 0]))
+
+
+def leading_rows(path: Tensor, x: Tensor, rank: int) -> Tensor:
+    """Rows (rank, C) through which W x loses least on the rows of x."""
+    centred = (x - x.mean(0)).double()
+    values, vectors = torch.linalg.eigh(centred.mT @ centred / len(x))
+    root = values.clamp_min(1e-9 * values.max()).sqrt()
+    _, strength, right = torch.linalg.svd(path @ vectors * root)
+    return strength[:rank, None] * right[:rank] / root @ vectors.mT
+
+
+def refine(
+    linears: ThreeLinears, x: Tensor, act: Map, y: Tensor, weight: Tensor, steps: int, rate: float = 2e-3
+) -> Affine:
+    """W_in after `steps` of Adam on all three linears, on random rows, in standardised channels of x."""
+    mean, std = x.mean(0), x.std(0).clamp_min(1e-6)
+    into, path = linears.into, linears.path
+    start = [into.weight * std, into.bias + into.weight @ mean.to(into.weight)]
+    start += [linears.out, path.weight * std, path.bias + path.weight @ mean.to(path.weight)]
+    free = [part.detach().to(x).clone().requires_grad_() for part in start]
+    optimizer = torch.optim.Adam(free, lr=rate, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps + 1, pct_start=0.1)
+    spread = (weight[:, None] * (y - y.mean(0)).square()).mean()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        pick = torch.randint(len(x), (4096,), generator=generator).to(x.device)
+        with torch.enable_grad():
+            z = (x[pick] - mean) / std
+            fitted = act(z @ free[0].mT + free[1]) @ free[2].mT + z @ free[3].mT + free[4]
+            loss = (weight[pick, None] * (fitted - y[pick]).square()).mean() / spread
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    weight_in = (free[0] / std).detach().double()
+    return Affine(weight_in, free[1].detach().double() - weight_in @ mean.double())
+
+
+def channel_lines(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Slope and offset of the best line from each channel of x to the same channel of y; slopes stay away from 0."""
+    w = weight.double()[:, None] / weight.sum()
+    x, y = x.double(), y.double()
+    mean_x, mean_y = (w * x).sum(0), (w * y).sum(0)
+    variance = (w * (x - mean_x).square()).sum(0).clamp_min(1e-12)
+    slope = (w * (x - mean_x) * (y - mean_y)).sum(0) / variance
+    slope = slope.clamp_min(0.1 / variance.sqrt())
+    return slope, mean_y - slope * mean_x
+
+
+def spread(path: Tensor, near: Tensor, x: Tensor) -> tuple[Affine, Tensor]:
+    """Rows (K, C) and columns (C, K) with columns @ rows = path, well conditioned on the channels of x.
+
+    In standardised channels the rows are the orthonormal matrix nearest to `near` (K, C), the teacher's idle units;
+    for K < C they span the row space of `path`, which then must have rank K.
+    """
+    mean, std = x.double().mean(0), x.double().std(0).clamp_min(1e-6)
+    rank, channels = near.shape
+    left, _, right = torch.linalg.svd(near * std if rank >= channels else path * std, full_matrices=False)
+    rows = left @ right if rank >= channels else right[:rank]
+    return Affine(rows / std, -rows @ (mean / std)), path * std @ rows.mT
+
+
+def _chunks(*tensors: Tensor) -> Iterator[Sequence[Tensor]]:
+    yield from zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
