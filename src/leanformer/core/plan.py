@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from .block import blocks_of
 from .card import card_of, input_of, set_card
 from .method import Build, Fusible, Method
 
@@ -128,18 +127,26 @@ def _swap(model: nn.Module, plan: dict[str, Build], seed: int) -> None:
 
 
 def _check_tokens(model: nn.Module) -> None:
-    """Refuse a module that needs the plane of patches behind one that has left it."""
+    """Refuse a module that depends on the tokens' places behind one that moved them.
+
+    A module says in `needs_grid` what it depends on: True for the plane of patches, a name for an arrangement of fewer
+    tokens. One that changes the tokens says in `leaves_grid` what it leaves: True for none, or such a name.
+    """
+    there: bool | str = True
     reducer = None
-    for path, block in blocks_of(model).items():
-        for slot in block.slots:
-            module = getattr(block, slot)
-            if reducer and getattr(module, "needs_grid", False):
-                raise ValueError(
-                    f"{path}.{slot} ({type(module).__name__}) needs the grid of patches, "
-                    f"which {reducer} leaves before it; put it into earlier blocks"
-                )
-            if getattr(module, "leaves_grid", False):
-                reducer = f"{path}.{slot} ({type(module).__name__})"
+    for path, module in model.named_modules():  # in the order in which they run
+        inside = reducer is not None and path.startswith(f"{reducer}.")
+        needed = getattr(module, "needs_grid", False)
+        if reducer is not None and not inside and needed and needed != there:
+            raise ValueError(
+                f"{path} ({type(module).__name__}) needs the grid of patches"
+                f"{'' if needed is True else f' slimmed to {needed}'}, which {reducer} "
+                f"({type(model.get_submodule(reducer)).__name__}) leaves before it; "
+                "put it into earlier blocks, or choose options that do without the grid"
+            )
+        left = getattr(module, "leaves_grid", False)
+        if not inside and left:
+            there, reducer = (left if isinstance(left, str) else False), path
 
 
 def _outermost(model: nn.Module) -> Iterable[str]:

@@ -6,4 +6,4 @@ from .repa import RePa
 from .riformer import RIFormer
 from .sit import SiT
 
-__all__ = ["EViT", "RIFormer", "RePa", "TokenMixer"]
+__all__ = ["EViT", "RIFormer", "RePa", "SiT", "TokenMixer"]
