@@ -1,6 +1,6 @@
 """leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
 
-from . import measure
+from . import measure, recipes, train
 from .backbones import adopt, create, load
 from .backbones.official import from_official, to_official
 from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
@@ -23,8 +23,10 @@ __all__ = [
     "measure",
     "parse_method",
     "recalibrate",
+    "recipes",
     "save",
     "to_official",
+    "train",
     "with_options",
     *_methods,
 ]

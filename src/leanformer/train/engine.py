@@ -1,0 +1,94 @@
+"""fit: one loop for every model, method and objective, from one CPU to many accelerators."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..core import Objective
+from .checkpoint import read_checkpoint, remove_leftovers
+from .data import Data, Source, check_fit, open_data
+from .learner import check_teachers, choose_objective
+from .loop import Result, Run
+from .recipe import Recipe
+from .runs import Settings, start_run
+
+
+def fit(
+    model: nn.Module,
+    *,
+    recipe: Recipe,
+    data: Source,
+    val: Source | None = None,
+    teacher: nn.Module | dict[str, nn.Module] | None = None,
+    objective: str | Objective | None = None,
+    output: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    settings: Settings | None = None,
+    **options: Any,
+) -> Result:
+    """Train `model` (it is changed itself) and return it with its evaluations.
+
+    `data` names a data set with the splits train and val, or only the training images when `val` is given too.
+    Without a teacher the objective is cross-entropy; with one, the methods' own or soft distillation with labels.
+    `output` is the run folder; with `resume` a run found there goes on. Further options are those of `Settings`.
+
+    >>> import torch, leanformer as lf
+    >>> model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1, num_classes=2)
+    >>> images, labels = torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.arange(8) % 2
+    >>> recipe = lf.recipes.plain(epochs=1, batch_size=4)
+    >>> lf.train.fit(model, recipe=recipe, data=(images, labels), device="cpu", quiet=True).updates
+    2
+    """
+    settings = (settings or Settings()).replace(**options)
+    folder = Path(output) if output is not None else None
+    if resume and folder is None:
+        raise ValueError("resume needs the run's folder: give output")
+    state = _state_of(folder, resume)
+    teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
+    train_data, val_data = _open(model, data, val, settings, recipe)
+    chosen = choose_objective(objective, model, teachers, recipe.objective)
+    check_teachers(chosen, teachers)
+    run = Run(model, recipe, settings, train_data, val_data, teachers, chosen, folder)
+    if state is not None:
+        run.restore(state)
+    elif folder is not None and run.main:
+        named = objective if isinstance(objective, str) else recipe.objective if objective is None else repr(objective)
+        start_run(folder, model, teachers, recipe, settings, _names(data, val), named)
+    return run.train()
+
+
+def _open(model: nn.Module, data: Source, val: Source | None, settings: Settings, recipe: Recipe) -> tuple[Data, Any]:
+    """The training images and, where there are some, those for validation; refused if they do not fit the model."""
+    train_data = open_data(data, "train", settings.seed, recipe.batch_size // settings.accumulate)
+    val_data = None
+    if val is not None:
+        val_data = open_data(val, "val")
+    elif isinstance(data, str | os.PathLike) and settings.evaluate_every:
+        val_data = open_data(data, "val")
+    check_fit(model, train_data, val_data)
+    train_data.damage.limit = settings.damage_limit
+    if val_data is not None:
+        check_fit(model, val_data)
+        val_data.damage.limit = settings.damage_limit
+    return train_data, val_data
+
+
+def _names(data: Source, val: Source | None) -> dict[str, str]:
+    """The data sources as `--resume` can open them again; tensors have no name."""
+    return {
+        key: os.path.abspath(source) if os.path.exists(source) else str(source)
+        for key, source in (("train", data), ("val", val))
+        if isinstance(source, str | os.PathLike)
+    }
+
+
+def _state_of(folder: Path | None, resume: bool) -> dict[str, Any] | None:
+    if folder is None or not folder.exists():
+        return None
+    remove_leftovers(folder)
+    state = read_checkpoint(folder)
+    if state is not None and not resume:
+        raise ValueError(f"{folder} already holds a run; resume it, or choose another output folder")
+    return state

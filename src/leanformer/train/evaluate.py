@@ -1,0 +1,205 @@
+"""Accuracy of a model on a data set, with the input size, crop and normalisation that its card states."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from PIL import Image
+from timm.data import create_transform
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from ..core import input_of
+from .augment import evaluation_view
+from .data import UNREADABLE, Arrays, Data, Files, Source, check_fit, open_data
+from .objectives import logits_of
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model got right. Accuracies are in per cent; `labels` and `predictions` are (n,)."""
+
+    top1: float
+    top5: float
+    loss: float
+    images: int
+    seconds: float
+    labels: Tensor
+    predictions: Tensor
+    classes: tuple[str, ...] | None = None
+    damaged: int = 0
+
+    @property
+    def images_per_second(self) -> float:
+        """Speed of the evaluation, reading the images included."""
+        return self.images / self.seconds
+
+    def summary(self) -> dict[str, float]:
+        """The figures that go to logs."""
+        return {"top1": self.top1, "top5": self.top5, "loss": self.loss}
+
+    def per_class(self) -> list[tuple[str, int, float]]:
+        """(class, images, accuracy in per cent) of every class that occurs, the worst first."""
+        rows = []
+        for label in self.labels.unique().tolist():
+            mine = self.labels == label
+            right = (self.predictions[mine] == label).float().mean().item()
+            rows.append((self._name(label), int(mine.sum()), 100 * right))
+        return sorted(rows, key=lambda row: row[2])
+
+    def confusions(self, most: int = 10) -> list[tuple[str, str, int]]:
+        """(true class, predicted class, images) of the most frequent mistakes."""
+        wrong = self.labels != self.predictions
+        pairs = torch.stack([self.labels[wrong], self.predictions[wrong]], dim=1)  # (m, 2)
+        unique, counts = pairs.unique(dim=0, return_counts=True)
+        order = counts.argsort(descending=True, stable=True)[:most].tolist()
+        return [(self._name(int(unique[i, 0])), self._name(int(unique[i, 1])), int(counts[i])) for i in order]
+
+    def _name(self, label: int) -> str:
+        return self.classes[label] if self.classes else str(label)
+
+
+def evaluate(
+    model: nn.Module,
+    data: Source,
+    *,
+    split: str = "val",
+    batch_size: int = 256,
+    device: str | None = None,
+    precision: str = "no",
+    compile: bool = False,
+    workers: int = 4,
+) -> Evaluation:
+    """Evaluate a model in evaluation mode on a data set.
+
+    >>> import leanformer as lf
+    >>> model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=5)
+    >>> images, labels = torch.zeros(6, 3, 32, 32, dtype=torch.uint8), torch.arange(6) % 5
+    >>> lf.train.evaluate(model, (images, labels), device="cpu").images
+    6
+    """
+    opened = open_data(data, split)
+    check_fit(model, opened)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = model.to(where)
+    run = torch.compile(model) if compile else model
+    return measure(run, opened, input_of(model), where, batch_size, precision, workers)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def measure(
+    model: nn.Module,
+    data: Data,
+    config: dict[str, Any],
+    device: torch.device,
+    batch_size: int,
+    precision: str = "no",
+    workers: int = 4,
+    accelerator: Accelerator | None = None,
+) -> Evaluation:
+    """The evaluation itself; with an accelerator each process takes its share and all get the whole result."""
+    process, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
+    was_training, found, damaged = model.training, [], []
+    model.eval()
+    start = time.perf_counter()
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
+        for images, labels, names in _batches(data, config, device, batch_size, workers, process, processes):
+            logits = logits_of(model(images)).float()  # (b, classes)
+            top = logits.topk(min(5, logits.shape[1])).indices  # (b, 5)
+            loss = F.cross_entropy(logits, labels.clamp_min(0), reduction="none")  # (b,)
+            hit = (top == labels[:, None]).any(1)
+            found.append(torch.stack([labels, top[:, 0], hit, loss], dim=1).double())  # (b, 4)
+            damaged += names
+    table = torch.cat(found)  # (m, 4)
+    table = (accelerator.gather(table) if accelerator and processes > 1 else table).cpu()  # type: ignore[union-attr]
+    seconds = time.perf_counter() - start
+    for name in damaged:
+        data.damage.add(name)
+    model.train(was_training)
+    return _result(table[table[:, 0] >= 0], seconds, data, len(damaged))
+
+
+def _result(table: Tensor, seconds: float, data: Data, damaged: int) -> Evaluation:
+    labels, predictions, hit, loss = table.unbind(1)
+    return Evaluation(
+        top1=100 * (labels == predictions).double().mean().item(),
+        top5=100 * hit.mean().item(),
+        loss=loss.mean().item(),
+        images=len(table),
+        seconds=seconds,
+        labels=labels.long(),
+        predictions=predictions.long(),
+        classes=data.classes,
+        damaged=damaged,
+    )
+
+
+def _shares(total: int, batch_size: int, process: int, processes: int) -> Iterator[list[int]]:
+    """Index lists of one process, as many and as long for each: -1 stands where the images are used up."""
+    whole = -(-total // processes)
+    mine = [index if index < total else -1 for index in range(process, whole * processes, processes)]
+    for first in range(0, len(mine), batch_size):
+        yield mine[first : first + batch_size]
+
+
+def _batches(
+    data: Data,
+    config: dict[str, Any],
+    device: torch.device,
+    batch_size: int,
+    workers: int,
+    process: int,
+    processes: int,
+) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
+    """Images, labels (-1: not to be counted) and names of unreadable images, batch by batch."""
+    if isinstance(data, Arrays):
+        yield from _from_arrays(data, config, device, batch_size, process, processes)
+        return
+    transform = create_transform(
+        config["input_size"], is_training=False, interpolation=config["interpolation"], mean=config["mean"],
+        std=config["std"], crop_pct=config["crop_pct"],
+    )  # fmt: skip
+    if isinstance(data, Files):
+        shares = list(_shares(len(data), batch_size, process, processes))
+        loader = DataLoader(_Pictures(data, transform), batch_sampler=shares, num_workers=workers)
+        for images, labels, names in loader:
+            yield images.to(device), labels.to(device), [name for name in names if name]
+        return
+    data.dataset.transform = transform
+    for images, labels in DataLoader(data.dataset, batch_size=batch_size, num_workers=workers):
+        yield images.to(device), labels.to(device), []
+
+
+def _from_arrays(
+    data: Arrays, config: dict[str, Any], device: torch.device, batch_size: int, process: int, processes: int
+) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
+    size, mean, std = tuple(config["input_size"][1:]), tuple(config["mean"]), tuple(config["std"])
+    for indices in _shares(len(data), batch_size, process, processes):
+        chosen = torch.tensor(indices, device=data.images.device)  # (b,)
+        images = data.images[chosen.clamp_min(0)].to(device, non_blocking=True)
+        labels = torch.where(chosen < 0, -1, data.labels[chosen.clamp_min(0)]).to(device)
+        yield evaluation_view(images, size, config["crop_pct"], config["interpolation"], mean, std), labels, []
+
+
+class _Pictures(Dataset):
+    """Images for evaluation; one that cannot be read becomes black with label -1, and its name is passed on."""
+
+    def __init__(self, data: Files, transform: Any):
+        self.data, self.transform = data, transform
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int, str]:
+        if index < 0:
+            return self._black(), -1, ""
+        try:
+            picture, label = self.data.picture(index)
+        except UNREADABLE as error:
+            return self._black(), -1, f"{self.data.filename(index)}: {error}"
+        return self.transform(picture), label, ""
+
+    def _black(self) -> Tensor:
+        return self.transform(Image.new("RGB", (256, 256)))

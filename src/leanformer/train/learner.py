@@ -1,0 +1,154 @@
+"""The student with its objective as one module, and the teachers beside it.
+
+    step = {images, targets, student's answer and taps, teachers' answers and taps}  →  objective  →  {term: loss}
+
+One module, so that data parallelism sees the parameters of both; the teachers are no part of it and get no gradient.
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from ..core import Branch, Objective, Step, Sum, View, blocks_of, card_of, input_of, taps
+from .objectives import CrossEntropy, SoftDistillation, parse_objective
+
+
+class Learner(nn.Module):
+    """Runs the student once and returns the weighted terms of the objective.
+
+    With `compile`, the compiled student is used while the methods' settings stand still (`steady`); a keep rate that
+    moves at every step would otherwise compile anew at every step.
+    """
+
+    def __init__(self, student: nn.Module, objective: Objective, compile: bool = False):
+        super().__init__()
+        self.student = student
+        self.objective = objective
+        self.steady = True
+        self._taps = contextlib.ExitStack()
+        self._seen = self._taps.enter_context(taps(student, objective.student_taps()))
+        # behind a tuple, since the compiled module shares the student's parameters and must not register them twice
+        self._compiled = (torch.compile(student, dynamic=False),) if compile else ()
+
+    def forward(
+        self, images: Tensor, targets: Tensor | None = None, teachers: dict[str, View] | None = None, epoch: float = 0.0
+    ) -> Any:
+        """The terms of a training step; without targets only the student's answer."""
+        run = self._compiled[0] if self._compiled and self.steady else self.student
+        output = run(images)
+        view = View(output, dict(self._seen))
+        self._seen.clear()
+        if targets is None or teachers is None:
+            return output
+        return self.objective(Step(images, targets, view, teachers, epoch))
+
+    def close(self) -> None:
+        """Remove the taps from the student."""
+        self._taps.close()
+
+
+class Teachers:
+    """Teachers by name, in evaluation mode, each with its own input size and normalisation.
+
+    >>> Teachers({}, {}, {"mean": (0.5,), "std": (0.5,), "input_size": (3, 32, 32)})(torch.zeros(1, 3, 32, 32))
+    {}
+    """
+
+    def __init__(
+        self,
+        models: dict[str, nn.Module],
+        paths: dict[str, frozenset[str]],
+        config: dict[str, Any],
+        compile: bool = False,
+    ):
+        self.config = config
+        self._taps = contextlib.ExitStack()
+        self.models, self.seen, self.inputs, self.run = {}, {}, {}, {}
+        for name, model in models.items():
+            self.models[name] = model.eval().requires_grad_(False)
+            self.seen[name] = self._taps.enter_context(taps(model, paths.get(name, ())))
+            self.inputs[name] = input_of(model)
+            self.run[name] = torch.compile(model) if compile else model
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> dict[str, View]:
+        views = {}
+        for name, run in self.run.items():
+            output = run(adapt(images, self.config, self.inputs[name]))
+            views[name] = View(output, dict(self.seen[name]))
+            self.seen[name].clear()
+        return views
+
+    def close(self) -> None:
+        """Remove the taps from the teachers."""
+        self._taps.close()
+
+
+def adapt(images: Tensor, given: dict[str, Any], wanted: dict[str, Any]) -> Tensor:
+    """Images normalised and sized for one model, as another one wants them."""
+    if tuple(given["mean"]) != tuple(wanted["mean"]) or tuple(given["std"]) != tuple(wanted["std"]):
+        old, new = (_statistics(config, images) for config in (given, wanted))
+        images = (images * old[1] + old[0] - new[0]) / new[1]
+    size = tuple(wanted["input_size"][1:])
+    if images.shape[2:] != size:
+        images = F.interpolate(images, size, mode="bicubic", antialias=True)
+    return images
+
+
+def _statistics(config: dict[str, Any], like: Tensor) -> tuple[Tensor, Tensor]:
+    mean, std = (torch.tensor(config[k], device=like.device, dtype=like.dtype)[:, None, None] for k in ("mean", "std"))
+    return mean, std
+
+
+def choose_objective(
+    spec: str | Objective | None, student: nn.Module, teachers: dict[str, nn.Module], recipe_spec: str
+) -> Objective:
+    """The objective asked for; by default the methods' own, or soft distillation and labels, or labels alone."""
+    if isinstance(spec, Objective):
+        return _prepared(spec, student)
+    spec = spec or recipe_spec
+    if spec != "auto":
+        return _prepared(parse_objective(spec), student)
+    if not teachers:
+        return CrossEntropy()
+    first = teachers.get("teacher", next(iter(teachers.values())))
+    own = [method.objective(student, first) for method in card_of(student).methods]
+    found = [objective for objective in own if objective is not None]
+    if not found:
+        return CrossEntropy() + SoftDistillation(teacher="teacher" if "teacher" in teachers else next(iter(teachers)))
+    return _prepared(found[0] if len(found) == 1 else Sum(*found), student)
+
+
+def _prepared(objective: Objective, student: nn.Module) -> Objective:
+    for part in objective.modules():
+        prepare = getattr(part, "prepare", None)
+        if callable(prepare):
+            prepare(student)
+    return objective
+
+
+def check_teachers(objective: Objective, teachers: dict[str, nn.Module]) -> None:
+    """Refuse an objective that asks for a teacher that was not given."""
+    for name in objective.teacher_taps():
+        if name not in teachers:
+            given = ", ".join(teachers) or "none"
+            raise ValueError(f"the objective needs a teacher called '{name}'; given: {given}")
+
+
+def set_drop_path(model: nn.Module, rate: float) -> None:
+    """Stochastic depth growing linearly from 0 to `rate` over the blocks, in both branches.
+
+    >>> import leanformer as lf
+    >>> set_drop_path(lf.create("deit_tiny_patch16_224"), 0.1)
+    """
+    blocks = list(blocks_of(model).values())
+    for index, block in enumerate(blocks):
+        probability = rate * index / max(1, len(blocks) - 1)
+        for module in block.modules():
+            drop = getattr(module, "drop", None)
+            if isinstance(module, Branch) or isinstance(drop, DropPath):
+                module.drop = DropPath(probability) if probability else nn.Identity()

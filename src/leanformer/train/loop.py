@@ -1,0 +1,313 @@
+"""The training loop.
+
+    update u:  rates, methods' settings  →  micro-batches: teachers, student, objective, backward  →  clip, step, EMA
+
+Every random number of an update comes from (seed, u), so a run that was killed and resumed from any checkpoint gives
+the weights of one that was not, bit for bit on a CPU.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core import Objective, card_of, input_of, save
+from .checkpoint import write_checkpoint
+from .data import Arrays, Data
+from .draws import rng_state, seed_all, set_rng_state
+from .evaluate import Evaluation, measure
+from .journal import Journal
+from .learner import Learner, Teachers, set_drop_path
+from .ledger import Ledger, check_finite
+from .loader import Batch, Plan, augment_of, training_batches
+from .mixing import Mixing
+from .optimise import Rates, make_average, make_optimizer, parameter_groups
+from .parallel import accelerator_for, load_states, states_of, whole_model
+from .recipe import Recipe
+from .runs import Settings, write_json
+from .signals import Signals
+
+STEADY_AFTER = 20
+"""Updates without a change of the methods' settings before the compiled student is used (again)."""
+SKIPS = 10
+"""Updates in a row with a loss that is not finite before `nonfinite=skip` gives up."""
+
+
+@dataclass
+class Result:
+    """What came out of `fit`: the trained model, its moving average, their evaluations, and the log by epochs."""
+
+    model: nn.Module
+    ema: nn.Module | None = None
+    evaluation: Evaluation | None = None
+    ema_evaluation: Evaluation | None = None
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    updates: int = 0
+    finished: bool = True
+    seconds: float = 0.0
+    folder: Path | None = None
+
+
+class Run:
+    """One training run: everything between the first update and the last."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        settings: Settings,
+        data: Data,
+        val: Data | None,
+        teachers: dict[str, nn.Module],
+        objective: Objective,
+        folder: Path | None,
+    ):
+        self.model, self.recipe, self.settings = model, recipe, settings
+        self.data, self.val, self.folder = data, val, folder
+        self.accelerator = accelerator_for(settings, folder)
+        self.device, self.main = self.accelerator.device, self.accelerator.is_main_process
+        self.config, self.methods = input_of(model), card_of(model).methods
+        self.plan = Plan(
+            len(data), recipe.batch_size, settings.seed, recipe.repeats, settings.accumulate,
+            self.accelerator.num_processes, self.accelerator.process_index,
+        )  # fmt: skip
+        self.total = (recipe.epochs + recipe.cooldown_epochs) * self.plan.updates_per_epoch
+        self.stop = min(self.total, settings.max_updates or self.total)
+        self.mix = Mixing(recipe, self.plan, model)
+        self.update, self.seconds, self.skipped = 0, 0.0, 0
+        self.moment: dict[str, float] = {}
+        self.changed, self.ledger = -STEADY_AFTER, Ledger()
+        self._prepare(teachers, objective)
+
+    def _prepare(self, teachers: dict[str, nn.Module], objective: Objective) -> None:
+        recipe, settings = self.recipe, self.settings
+        if recipe.drop_path is not None:
+            set_drop_path(self.model, recipe.drop_path)
+        for module in (self.model, objective, *teachers.values()):
+            module.to(self.device)
+        self.teachers = Teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
+        self.learner = Learner(self.model, objective, settings.compile)
+        optimizer = make_optimizer(parameter_groups(self.model, objective, recipe), recipe, self.device)
+        self.average = make_average(self.model, recipe)
+        self.wrapped, self.optimizer = self.accelerator.prepare(self.learner, optimizer)
+        self.rates = Rates(self.optimizer, recipe, self.plan.updates_per_epoch)  # type: ignore[arg-type]
+        for method in self.methods if self.average else ():
+            method.schedule(self.average.module, math.inf)  # type: ignore[union-attr]
+
+    def train(self) -> Result:
+        """Run the remaining updates, evaluate, save."""
+        quiet = self.settings.quiet or not self.main
+        folder = self.folder if self.main else None
+        self.journal = Journal(folder, self.stop, self.update, quiet, self.accelerator)
+        if self.update:
+            self.journal.event("resumed", after_update=self.update)
+        left_out = augment_of(self.recipe, self.config).left_out
+        if isinstance(self.data, Arrays) and left_out:
+            self.journal.event("not done to images kept as arrays", setting=left_out)
+        signals = Signals()
+        try:
+            with signals:
+                evaluations = self._updates(signals)
+        finally:
+            self.journal.close()
+            self.learner.close()
+            self.teachers.close()
+        return self._finish(evaluations)
+
+    def _updates(self, signals: Signals) -> dict[str, Evaluation]:
+        batches = training_batches(
+            self.data, self.plan, self.recipe, self.config, self.device, self.update, self.stop, self.settings.workers
+        )
+        evaluations: dict[str, Evaluation] = {}
+        every = self.settings.save_every or self.plan.updates_per_epoch
+        self.started = self.logged = time.perf_counter()
+        self.wrapped.train(not self.recipe.frozen_statistics)
+        while self.update < self.stop:
+            self._one_update(batches)
+            last, logs = self.update == self.stop, self.update % self.settings.log_every == 0
+            asked = (logs or last or self.accelerator.num_processes == 1) and signals.agreed(self.accelerator)
+            if logs or last or asked or self.update % every == 0:
+                self._log()
+            if self.update % self.plan.updates_per_epoch == 0 or last:
+                evaluations = self._end_epoch(last)
+            if self.update % every == 0 or last or asked:
+                self.save()
+            if asked and not last:
+                self.journal.event("stopped by a signal", after_update=self.update)
+                break
+        if not evaluations and self.update == self.stop and self.val is not None:
+            evaluations = self._evaluate()
+        return evaluations
+
+    def _one_update(self, batches: Iterator[Batch]) -> None:
+        epoch = self.update / self.plan.updates_per_epoch
+        self._set_moment(epoch)
+        self.rates.set(self.update)
+        parts: list[dict[str, Tensor]] = []
+        for part in range(self.settings.accumulate):
+            batch = next(batches)
+            for name in batch.damaged:
+                self.journal.event("unreadable image", name=name)
+                self.data.damage.add(name)
+            seed_all(self.settings.seed, "update", self.update, part, self.accelerator.process_index)
+            images, targets = self.mix(batch.images, batch.labels)
+            parts.append(self._backward(images, targets, epoch, last=part == self.settings.accumulate - 1))
+        names = tuple(parts[0])
+        terms = torch.stack([torch.stack([part[name] for name in names]) for part in parts]).sum(0)  # (terms,)
+        if self._may_step(names, terms):
+            if self.recipe.clip_grad is not None:
+                self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.recipe.clip_grad)
+            self.optimizer.step()
+            self.ledger.add(self.update, self._rate(), names, terms)
+            if self.average is not None:
+                self.average.update(self.model, step=self.update + 1)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.update += 1
+
+    def _backward(self, images: Tensor, targets: Tensor, epoch: float, last: bool) -> dict[str, Tensor]:
+        with self.accelerator.autocast():
+            views = self.teachers(images)
+        with contextlib.nullcontext() if last else self.accelerator.no_sync(self.wrapped):
+            terms = self.wrapped(images, targets, views, epoch)
+            share = {name: term / self.settings.accumulate for name, term in terms.items()}
+            self.accelerator.backward(torch.stack([term.float() for term in share.values()]).sum())
+        return {name: term.detach().float() for name, term in share.items()}
+
+    def _may_step(self, names: tuple[str, ...], terms: Tensor) -> bool:
+        """False where the loss is not finite and such updates are to be skipped; only then the device is waited for."""
+        if self.settings.nonfinite == "stop":
+            return True
+        values = self.accelerator.reduce(terms, "mean").tolist()  # type: ignore[union-attr]
+        if all(map(math.isfinite, values)):
+            self.skipped = 0
+            return True
+        self.skipped += 1
+        if self.skipped > SKIPS:
+            check_finite(self.update, self._rate(), names, values)
+        found = {name: str(value) for name, value in zip(names, values)}
+        self.journal.event("skipped: loss not finite", update=self.update, learning_rate=self._rate(), **found)
+        return False
+
+    def _set_moment(self, epoch: float) -> None:
+        """Let the methods set what changes during training, and note whether it does."""
+        when = epoch if self.recipe.method_schedules else math.inf
+        moment = {}
+        for method in self.methods:
+            moment |= method.schedule(self.model, when)
+        if moment != self.moment and self.moment:
+            self.changed = self.update
+        self.moment = moment
+        self.learner.steady = self.update - self.changed >= STEADY_AFTER or self.changed < 0
+
+    def _rate(self) -> float:
+        return max(group["lr"] / group.get("lr_scale", 1.0) for group in self.optimizer.param_groups)
+
+    def _log(self) -> None:
+        terms = self.ledger.read(self.accelerator)
+        now = time.perf_counter()
+        updates = self.update - getattr(self, "logged_update", self.update - 1)
+        speed = updates * self.plan.batch_size / (now - self.logged)
+        self.logged, self.logged_update = now, self.update
+        if terms:
+            whole = {"loss": sum(terms.values()), **(terms if len(terms) > 1 else {})}
+            self.journal.step(
+                self.update, {**whole, "learning_rate": self._rate(), **self.moment, "images_per_second": speed}
+            )
+
+    def _end_epoch(self, last: bool) -> dict[str, Evaluation]:
+        epoch = self.update // self.plan.updates_per_epoch
+        every = self.settings.evaluate_every
+        if self.val is None or not every or not (last or epoch % every == 0):
+            return {}
+        evaluations = self._evaluate()
+        values = {f"{name}_{key}": v for name, e in evaluations.items() for key, v in e.summary().items()}
+        spent = self.seconds + time.perf_counter() - self.started
+        self.journal.epoch(epoch, self.update, {**values, "seconds": spent})
+        self.logged = time.perf_counter()
+        return evaluations
+
+    def _evaluate(self) -> dict[str, Evaluation]:
+        """The student and its moving average at the methods' final settings."""
+        for method in self.methods:
+            method.schedule(self.model, math.inf)
+        self.moment = {}
+        models = {"val": self.wrapped} | ({"ema": self.average.module} if self.average else {})
+        return {name: self._measure(model) for name, model in models.items()}
+
+    def _measure(self, model: nn.Module) -> Evaluation:
+        assert self.val is not None
+        size, settings = self.settings.evaluation_batch_size, self.settings
+        return measure(
+            model, self.val, self.config, self.device, size, settings.precision, settings.workers, self.accelerator
+        )
+
+    def save(self) -> None:
+        """Write the state to the run folder."""
+        if self.folder is None:
+            return
+        states = states_of(self.accelerator, self.wrapped, self.optimizer)
+        if self.main:
+            spent = self.seconds + time.perf_counter() - self.started
+            scaler = self.accelerator.scaler
+            state = {
+                **states,
+                "update": self.update,
+                "ema": None if self.average is None else self.average.module.state_dict(),
+                "scheduler": self.rates.scheduler.state_dict(),
+                "scaler": None if scaler is None else scaler.state_dict(),
+                "rng": rng_state(),
+                "methods": dict(self.moment),
+                "data": {"seed": self.plan.seed, "images": self.plan.images, "damaged": self.data.damage.count},
+                "run": self._identity(),
+                "seconds": spent,
+            }
+            write_checkpoint(self.folder, state)
+        self.accelerator.wait_for_everyone()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a saved state; refuse that of another run."""
+        mine, theirs = self._identity(), state["run"]
+        different = [key for key in mine if mine[key] != theirs.get(key)]
+        if different:
+            key = different[0]
+            raise ValueError(f"the checkpoint is from another run: {key} was {theirs.get(key)}, now {mine[key]}")
+        load_states(self.accelerator, self.wrapped, self.optimizer, state)
+        self.rates.scheduler.load_state_dict(state["scheduler"])
+        if self.average is not None:
+            self.average.module.load_state_dict(state["ema"])
+        if self.accelerator.scaler is not None and state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self.update, self.seconds = state["update"], state["seconds"]
+        self.data.damage.count = state["data"]["damaged"]
+        set_rng_state(state["rng"])
+
+    def _identity(self) -> dict[str, Any]:
+        recipe = {key: list(v) if isinstance(v, tuple) else v for key, v in self.recipe.to_json().items()}
+        return {**recipe, "seed": self.plan.seed, "images": self.plan.images}
+
+    def _finish(self, evaluations: dict[str, Evaluation]) -> Result:
+        finished = self.update >= self.stop
+        for method in self.methods:
+            method.schedule(self.model, math.inf)
+        model = whole_model(self.accelerator, self.wrapped, self.model)
+        ema = None if self.average is None else self.average.module
+        result = Result(
+            model.eval(), ema, evaluations.get("val"), evaluations.get("ema"), self.journal.epochs, self.update,
+            finished, self.seconds + time.perf_counter() - self.started, self.folder,
+        )  # fmt: skip
+        if self.folder is not None and self.main and finished:
+            save(model, self.folder / "model.safetensors")
+            if ema is not None:
+                save(ema, self.folder / "ema.safetensors")
+            figures = {name: {**e.summary(), "images": e.images} for name, e in evaluations.items()}
+            write_json(
+                self.folder / "result.json", {**figures, "updates": self.update, "seconds": round(result.seconds, 1)}
+            )
+        self.accelerator.wait_for_everyone()
+        return result

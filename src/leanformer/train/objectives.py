@@ -1,0 +1,254 @@
+"""Objectives that need nothing but a teacher: cross-entropy, distillation of logits, features and relations.
+
+    soft      tau² KL(softmax(t / tau) ‖ softmax(s / tau))        hard      CE(s, argmax t)
+    features  mean (S - T)²                                        relations mean (S~ S~ᵀ - T~ T~ᵀ)²
+
+s, t logits of student and teacher; S, T inner outputs (B, N, C); S~ has rows of unit length. Objectives add up with +.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core import Objective, Step, Sum
+from .recipe import _literal
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {}
+
+
+def objective(name: str) -> Callable[[Any], Any]:
+    """Class decorator: make an objective known to recipes and to the command line under `name`."""
+
+    def register(cls: Any) -> Any:
+        OBJECTIVES[name] = cls
+        return cls
+
+    return register
+
+
+def parse_objective(spec: str) -> Objective:
+    """Objectives written as `name:option=value,option=value + name`.
+
+    >>> [type(part).__name__ for part in parse_objective("cross_entropy + soft:temperature=2").parts]
+    ['CrossEntropy', 'SoftDistillation']
+    """
+    parts = [_parse_one(part.strip()) for part in spec.split("+")]
+    return parts[0] if len(parts) == 1 else Sum(*parts)
+
+
+def _parse_one(spec: str) -> Objective:
+    name, _, rest = spec.partition(":")
+    if name not in OBJECTIVES:
+        raise ValueError(f"unknown objective '{name}'; known: {', '.join(sorted(OBJECTIVES))}")
+    options = {}
+    for part in re.split(r",(?=\s*\w+\s*=)", rest) if rest else []:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"'{part}' in '{spec}' is not option=value")
+        options[key.strip()] = _literal(value.strip())
+    try:
+        return OBJECTIVES[name](**options)
+    except TypeError as error:
+        raise ValueError(f"objective {name}: {error}") from error
+
+
+def logits_of(output: Any) -> Tensor:
+    """The class logits in a model's output: the output itself, or the first of several."""
+    return output if isinstance(output, Tensor) else output[0]
+
+
+def distillation_logits_of(output: Any) -> Tensor:
+    """The logits of the distillation token, the second of a model's two outputs in training."""
+    if isinstance(output, Tensor) or len(output) < 2:
+        raise ValueError("the student has no distillation token; create a *_distilled model")
+    return output[1]
+
+
+def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """tau² KL(teacher ‖ student) at temperature tau, a mean over the batch."""
+    s = F.log_softmax(student.float() / temperature, dim=-1)  # (B, classes)
+    t = F.log_softmax(teacher.float() / temperature, dim=-1)  # (B, classes)
+    return F.kl_div(s, t, reduction="batchmean", log_target=True) * temperature**2
+
+
+def relations(x: Tensor) -> Tensor:
+    """Cosine of every token with every other: (B, N, C) → (B, N, N)."""
+    x = F.normalize(x.float(), dim=-1)  # (B, N, C)
+    return x @ x.transpose(1, 2)  # (B, N, N)
+
+
+def as_tokens(x: Tensor, layout: str = "auto") -> Tensor:
+    """Tokens (B, N, C) of a sequence, a map (B, C, H, W) or a map (B, H, W, C).
+
+    >>> as_tokens(torch.zeros(2, 8, 4, 4), "NCHW").shape
+    torch.Size([2, 16, 8])
+    """
+    if x.ndim == 3:
+        return x
+    return x.flatten(2).transpose(1, 2) if layout != "NHWC" else x.flatten(1, 2)  # (B, N, C)
+
+
+@objective("cross_entropy")
+class CrossEntropy(Objective):
+    """Cross-entropy with labels, hard or soft.
+
+    >>> CrossEntropy(weight=0.5).weight
+    0.5
+    """
+
+    def __init__(self, weight: float = 1.0):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        loss = F.cross_entropy(logits_of(step.student.output).float(), step.targets)
+        return {"cross_entropy": self.weight * loss}
+
+
+@objective("soft")
+class SoftDistillation(Objective):
+    """The teacher's whole distribution, at a temperature.
+
+    >>> SoftDistillation(temperature=2.0) + CrossEntropy(weight=0.1)  # doctest: +ELLIPSIS
+    Sum(...
+    """
+
+    def __init__(self, temperature: float = 1.0, weight: float = 1.0, teacher: str = "teacher"):
+        super().__init__()
+        self.temperature, self.weight, self.teacher = temperature, weight, teacher
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        return {self.teacher: frozenset()}
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        teacher = logits_of(step.teacher(self.teacher).output)
+        loss = soft_cross_entropy(logits_of(step.student.output), teacher, self.temperature)
+        return {"soft": self.weight * loss}
+
+
+@objective("hard")
+class HardDistillation(Objective):
+    """The teacher's first choice as label.
+
+    >>> HardDistillation(weight=0.5).teacher_taps()
+    {'teacher': frozenset()}
+    """
+
+    def __init__(self, weight: float = 1.0, teacher: str = "teacher"):
+        super().__init__()
+        self.weight, self.teacher = weight, teacher
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        return {self.teacher: frozenset()}
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        labels = logits_of(step.teacher(self.teacher).output).argmax(-1)  # (B,)
+        return {"hard": self.weight * F.cross_entropy(logits_of(step.student.output).float(), labels)}
+
+
+@objective("distillation_token")
+class DistillationToken(Objective):
+    """DeiT: the class token learns the labels, the distillation token what the teacher says.
+
+    >>> DistillationToken(kind="hard").weight
+    0.5
+    """
+
+    def __init__(
+        self,
+        kind: Literal["hard", "soft"] = "hard",
+        temperature: float = 3.0,
+        weight: float = 0.5,
+        teacher: str = "teacher",
+    ):
+        super().__init__()
+        if kind not in ("hard", "soft"):
+            raise ValueError(f"kind is hard or soft, not '{kind}'")
+        self.kind, self.temperature, self.weight, self.teacher = kind, temperature, weight, teacher
+
+    def prepare(self, student: nn.Module) -> None:
+        """Make the student return both tokens' logits in training."""
+        if not hasattr(student, "set_distilled_training"):
+            raise ValueError(f"{type(student).__name__} has no distillation token; create a *_distilled model")
+        student.set_distilled_training(True)  # type: ignore[operator]
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        return {self.teacher: frozenset()}
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        logits = distillation_logits_of(step.student.output).float()
+        teacher = logits_of(step.teacher(self.teacher).output)
+        if self.kind == "hard":
+            distilled = F.cross_entropy(logits, teacher.argmax(-1))
+        else:
+            distilled = soft_cross_entropy(logits, teacher, self.temperature)
+        labels = F.cross_entropy(logits_of(step.student.output).float(), step.targets)
+        return {"cross_entropy": (1 - self.weight) * labels, f"{self.kind}_token": self.weight * distilled}
+
+
+class _Inner(Objective):
+    """Base of the objectives that compare inner outputs of student and teacher, path by path."""
+
+    def __init__(
+        self,
+        at: Sequence[str] | str,
+        teacher_at: Sequence[str] | str | None = None,
+        weight: float = 1.0,
+        teacher: str = "teacher",
+        layout: str = "auto",
+    ):
+        super().__init__()
+        self.at = (at,) if isinstance(at, str) else tuple(at)
+        other = self.at if teacher_at is None else teacher_at
+        self.teacher_at = (other,) if isinstance(other, str) else tuple(other)
+        if len(self.at) != len(self.teacher_at):
+            raise ValueError(f"{len(self.at)} places in the student but {len(self.teacher_at)} in the teacher")
+        self.weight, self.teacher, self.layout = weight, teacher, layout
+
+    def student_taps(self) -> frozenset[str]:
+        return frozenset(self.at)
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        return {self.teacher: frozenset(self.teacher_at)}
+
+    def pairs(self, step: Step) -> list[tuple[Tensor, Tensor]]:
+        """Tokens of student and teacher at each place, both (B, N, C)."""
+        found = []
+        for here, there in zip(self.at, self.teacher_at):
+            s, t = step.student.taps[here], step.teacher(self.teacher).taps[there]
+            if s.shape != t.shape:
+                raise ValueError(
+                    f"{here} gives {tuple(s.shape)} in the student and {there} {tuple(t.shape)} in the teacher"
+                )
+            found.append((as_tokens(s, self.layout), as_tokens(t, self.layout)))
+        return found
+
+
+@objective("features")
+class FeatureDistillation(_Inner):
+    """Mean squared difference of inner outputs, a mean over the places.
+
+    >>> sorted(FeatureDistillation(["blocks.3", "blocks.7"]).student_taps())
+    ['blocks.3', 'blocks.7']
+    """
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        losses = [F.mse_loss(s.float(), t.float()) for s, t in self.pairs(step)]
+        return {"features": self.weight * torch.stack(losses).mean()}
+
+
+@objective("relations")
+class RelationDistillation(_Inner):
+    """Mean squared difference of the tokens' cosines with each other, a mean over the places.
+
+    >>> RelationDistillation("blocks.11", weight=10.0).weight
+    10.0
+    """
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        losses = [F.mse_loss(relations(s), relations(t)) for s, t in self.pairs(step)]
+        return {"relations": self.weight * torch.stack(losses).mean()}

@@ -1,0 +1,127 @@
+"""A recipe is everything that decides the numbers of a training run but the model, the teacher and the data."""
+
+import ast
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Literal, Self
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings of a training run; the defaults are DeiT's, as all five papers start from them.
+
+    `batch_size` is that of one update, over all processes and accumulation steps, and the learning rates are the
+    ones used, never scaled behind your back.
+
+    >>> Recipe(epochs=30, learning_rate=1e-4).replace(batch_size=256).batch_size
+    256
+    """
+
+    epochs: int = 300
+    cooldown_epochs: int = 0
+    """Further epochs at the lowest learning rate."""
+    batch_size: int = 1024
+    optimizer: str = "adamw"
+    """Any name of timm.optim.list_optimizers()."""
+    learning_rate: float = 1e-3
+    min_learning_rate: float = 1e-5
+    warmup_epochs: float = 5
+    warmup_learning_rate: float = 1e-6
+    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule_per_epoch: bool = False
+    """Change the learning rate once an epoch instead of every update."""
+    weight_decay: float = 0.05
+    layer_decay: float | None = None
+    """Learning rate of a layer = that of the next one times this."""
+    clip_grad: float | None = None
+    ema: float | None = None
+    """Decay of the moving average of the weights."""
+    drop_path: float | None = None
+    """Stochastic depth of the last block, growing linearly from 0; None leaves the model's own."""
+    frozen_statistics: bool = False
+    """Train in evaluation mode: no drop path, no dropout, running statistics of batch norms fixed."""
+    method_schedules: bool = True
+    """Follow the methods' schedules (a keep rate that falls over epochs); False: their final settings throughout."""
+    objective: str = "auto"
+    """Terms as in `cross_entropy + soft:temperature=2`; auto: the methods' own with a teacher, else cross-entropy."""
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    color_jitter: float = 0.4
+    auto_augment: str | None = "rand-m9-mstd0.5-inc1"
+    interpolation: str = "bicubic"
+    """Of the training crops; `random` picks bilinear or bicubic."""
+    erasing: float = 0.25
+    mixup: float = 0.8
+    cutmix: float = 1.0
+    mixup_switch: float = 0.5
+    label_smoothing: float = 0.1
+    repeats: int = 1
+    """Repeated augmentation: so many differently augmented copies of an image, of fewer images an epoch."""
+
+    def __post_init__(self) -> None:
+        positive = ("epochs", "batch_size", "learning_rate", "repeats")
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        for name in ("flip", "erasing", "mixup_switch", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1, not {getattr(self, name)}")
+        if self.schedule not in ("cosine", "constant"):
+            raise ValueError(f"unknown schedule '{self.schedule}'; known: cosine, constant")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema is a decay between 0 and 1 such as 0.9999, not {self.ema}")
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other settings; an unknown one is refused."""
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in known:
+                raise ValueError(f"a recipe has no setting '{name}'; its settings: {', '.join(known)}")
+        return dataclasses.replace(self, **changes)
+
+    def with_settings(self, settings: Iterable[str]) -> Self:
+        """A copy with settings written as on the command line.
+
+        >>> Recipe().with_settings(["epochs=3", "crop_scale=(0.5,1.0)"]).crop_scale
+        (0.5, 1.0)
+        """
+        changes = {}
+        for setting in settings:
+            name, equals, value = setting.partition("=")
+            if not equals:
+                raise ValueError(f"'{setting}' is not setting=value")
+            changes[name.strip()] = _literal(value.strip())
+        return self.replace(**changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """All settings as plain JSON values."""
+        return {"version": 1, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The recipe that `to_json` wrote."""
+        settings = dict(data)
+        if settings.pop("version", 1) > 1:
+            raise ValueError(f"the recipe is of version {data['version']}, newer than this leanformer: update it")
+        return cls().replace(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+
+
+def plain(**settings: Any) -> Recipe:
+    """A recipe without any augmentation, for small data and for tests; the settings override it.
+
+    >>> plain(epochs=2).mixup
+    0.0
+    """
+    nothing = Recipe(
+        crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=0.0, color_jitter=0.0, auto_augment=None, erasing=0.0,
+        mixup=0.0, cutmix=0.0, label_smoothing=0.0, warmup_epochs=0,
+    )  # fmt: skip
+    return nothing.replace(**settings)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
