@@ -37,6 +37,7 @@ def tiny(**arguments):
 
 def step_of(objective, student, teachers, images, epoch=0.0, inference=torch.inference_mode):
     """One step as the engine makes it: every model once, teachers without gradients."""
+    objective.meet(teachers)
     views = {}
     for name, teacher in teachers.items():
         with inference(), taps(teacher, objective.teacher_taps().get(name, ())) as seen:

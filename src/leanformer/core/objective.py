@@ -40,6 +40,9 @@ class Step:
 class Objective(nn.Module):
     """Base of objectives: `forward(step)` returns {term: weighted scalar}; the engine adds them and logs each."""
 
+    def meet(self, teachers: dict[str, nn.Module]) -> None:
+        """Told once, before training, which teachers there are, for an objective that makes do with fewer."""
+
     def student_taps(self) -> frozenset[str]:
         """Paths of the student's modules whose outputs the objective reads."""
         return frozenset()

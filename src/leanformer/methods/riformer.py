@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Block, Branch, Build, Layout, Method, Objective, Step, View, blocks_of, select
+from ..core import Block, Branch, Build, Layout, Method, Objective, Step, blocks_of, select
 from ..layers.affine import Affine, AffineBranch, MixerFree, Start, absorbs
 from ..layers.imitation import Distillation, distil, feature_loss, relation_loss, spread
 from ..layers.layout import to_tokens
@@ -84,8 +84,8 @@ class RIFormer(Method, name="riformer"):
     def objective(self, student: nn.Module, teacher: nn.Module | None) -> "ModuleImitation":
         """Logit distillation and module imitation.
 
-        The logits come from the teacher called 'teacher'. So do the blocks where it has the student's shape; where it
-        has not, they come from the one called 'imitation'. Without any teacher, only the labels are left.
+        Logits come from the teacher called 'teacher', any model; without one, from the labels. Blocks follow the one
+        called 'imitation'; where only 'teacher' is given and has the student's blocks, it serves for both.
         """
         return ModuleImitation(self, student, teacher)
 
@@ -104,9 +104,8 @@ class _Swap:
     def __call__(self, old: nn.Module) -> nn.Module:
         assert isinstance(old, Branch)
         parts: dict[str, Any] = {**old.parts(), "layout": self.layout, "dim": self.dim}
-        if self.method.identity:
-            return MixerFree(**{**parts, "fn": nn.Identity()})
-        return AffineBranch(**{**parts, "fn": Affine(self.dim, self.layout), "start": self.method.start})
+        parts["fn"] = nn.Identity() if self.method.identity else Affine(self.dim, self.layout)
+        return MixerFree(**parts) if self.method.identity else AffineBranch(start=self.method.start, **parts)
 
 
 def _reads_class_token(model: nn.Module) -> bool:
@@ -145,23 +144,29 @@ class ModuleImitation(Objective):
         every = blocks_of(student)
         chosen = {path: every[path] for path in _imitating(method.layers, every)}
         self.method = method
+        self.dims = {path: block.dim for path, block in chosen.items()}
         self.layouts: dict[str, Layout] = {path: block.layout for path, block in chosen.items()}
         self.affines = [path for path, block in chosen.items() if isinstance(block.mix, AffineBranch)]
-        self.has_teacher = teacher is not None
-        self.teacher_fits = teacher is not None and _fits(chosen, blocks_of(teacher))
+        self.meet({} if teacher is None else {"teacher": teacher})
+
+    def meet(self, teachers: dict[str, nn.Module]) -> None:
+        self.has_teacher = "teacher" in teachers
+        fits = self.has_teacher and self._fits(blocks_of(teachers["teacher"]))
+        self.imitated = "teacher" if fits and "imitation" not in teachers else "imitation"
+        self.imitates = bool(self.layouts and teachers)
 
     def student_taps(self) -> frozenset[str]:
-        return frozenset(self.layouts) | {f"{path}.mix.fn" for path in self.affines}
+        return frozenset(self.layouts) | {f"{path}.mix.fn" for path in self.affines} if self.imitates else frozenset()
 
     def teacher_taps(self) -> dict[str, frozenset[str]]:
-        names = ("imitation", "teacher") if self.teacher_fits else ("imitation",)
-        return {name: self.student_taps() for name in names if self.layouts}
+        wanted = {"teacher": frozenset[str]()} if self.has_teacher else {}
+        return wanted | ({self.imitated: self.student_taps()} if self.imitates else {})
 
     def forward(self, step: Step) -> dict[str, Tensor]:
         terms = {"logits": self._logits(step)}
-        teacher = self._imitated(step)
-        if teacher is None:
+        if not self.imitates:
             return terms
+        teacher = self._blocks_of_teacher(step)
         method, student = self.method, step.student.taps
         if step.epoch < method.feature_epochs:
             outputs = [f"{path}.mix.fn" for path in self.affines]
@@ -173,28 +178,29 @@ class ModuleImitation(Objective):
             terms["relation"] = method.relation_weight * _mean(relation_loss(ours, theirs) for ours, theirs in pairs)
         return terms
 
+    def _fits(self, theirs: dict[str, Block]) -> bool:
+        places = {path: (block.dim, block.layout) for path, block in theirs.items()}
+        return all(places.get(path) == (self.dims[path], at) for path, at in self.layouts.items())
+
     def _logits(self, step: Step) -> Tensor:
         """L_soft, its hard variant, or the labels where there is no teacher."""
         share = self.method.label_weight if self.has_teacher else 1.0
-        student, loss = step.student.output.float(), torch.zeros((), device=step.images.device)
+        student = _logits_of(step.student.output)
+        loss = torch.zeros((), device=student.device)
         if share > 0:
             loss = loss + share * F.cross_entropy(student, step.targets)
         if share < 1:
-            teacher = _plain(step.teacher().output).float()
+            teacher = _plain(_logits_of(step.teacher().output))
             loss = loss + (1 - share) * distil(student, teacher, self.method.distillation, self.method.temperature)
         return loss
 
-    def _imitated(self, step: Step) -> dict[str, Tensor] | None:
-        """The taps of the imitation teacher; None where nothing imitates or no teacher was given."""
-        if not self.layouts or not step.teachers:
-            return None
-        if "imitation" not in step.teachers and not self.teacher_fits:
+    def _blocks_of_teacher(self, step: Step) -> dict[str, Tensor]:
+        if self.imitated not in step.teachers:
             raise ValueError(
-                "module imitation needs a teacher of the student's shape and this one has other blocks; give one "
-                "called 'imitation' beside it (the backbone with its token mixers), or set layers=0"
+                "module imitation needs a teacher with the student's blocks: give the backbone with its token mixers "
+                "as 'imitation' beside the teacher of the logits, or set layers=0"
             )
-        view: View = step.teachers.get("imitation") or step.teacher()
-        return {path: _plain(tensor) for path, tensor in view.taps.items()}
+        return {path: _plain(tensor) for path, tensor in step.teacher(self.imitated).taps.items()}
 
 
 def _imitating(layers: int | tuple[int, ...], every: dict[str, Block]) -> list[str]:
@@ -209,15 +215,13 @@ def _imitating(layers: int | tuple[int, ...], every: dict[str, Block]) -> list[s
     return [paths[i] for i in layers]
 
 
-def _fits(chosen: dict[str, Block], teachers: dict[str, Block]) -> bool:
-    return all(
-        path in teachers and (teachers[path].dim, teachers[path].layout) == (block.dim, block.layout)
-        for path, block in chosen.items()
-    )
-
-
 def _mean(losses: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(losses)).mean()
+
+
+def _logits_of(output: Any) -> Tensor:
+    """The class logits, which come first where a model gives several outputs."""
+    return (output if isinstance(output, Tensor) else output[0]).float()
 
 
 def _plain(tensor: Tensor) -> Tensor:
