@@ -11,7 +11,7 @@ from typing import Any
 import timm
 import torch
 from safetensors import SafetensorError, safe_open
-from timm.layers import PatchEmbed, resample_abs_pos_embed, resize_rel_pos_bias_table
+from timm.layers import PatchEmbed, resample_abs_pos_embed, resize_rel_pos_bias_table, to_2tuple
 from torch import Tensor, nn
 
 from ..core import Card, apply, card_of, fold, pooling_of, read, set_card
@@ -122,7 +122,10 @@ def _check_image_size(name: str, model: Any) -> None:
     embed = getattr(model, "patch_embed", None) or getattr(model, "stem", None)
     if type(embed) is not PatchEmbed or embed.dynamic_img_pad or embed.img_size is None:
         return
-    if any(size % patch or size < patch for size, patch in zip(embed.img_size, embed.patch_size, strict=True)):
+    if any(
+        size % patch or size < patch
+        for size, patch in zip(to_2tuple(embed.img_size), to_2tuple(embed.patch_size), strict=True)
+    ):
         raise ValueError(f"{name} takes images whose sides are multiples of {embed.patch_size}, not {embed.img_size}")
 
 

@@ -8,14 +8,13 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import timm
-import torch
-from timm.layers import LayerScale
+from timm.layers import LayerScale, PatchDropout
 from timm.models import deit, metaformer, mlp_mixer, swin_transformer, vision_transformer
 from torch import Tensor, nn
 
 from ..core import Block, Branch, Card, Grid, blocks_of, set_card
 from .deit import DeiT
+from .guess import guess
 
 
 class AcrossTokens(nn.Module):
@@ -123,8 +122,9 @@ ADOPTERS: dict[type[nn.Module], Callable[..., Block]] = {
 def adopt(model: nn.Module, name: str | None = None, arguments: dict[str, Any] | None = None) -> nn.Module:
     """A copy of a timm model in block form. `name` and `arguments` are those of `timm.create_model`, for the card.
 
-    Without them the name is timm's own and the arguments are guessed; a model that they do not rebuild can be
-    used, but not saved.
+    Without them the name is timm's own and the arguments are read off the model; a model that they do not rebuild
+    can be used, but not saved. The model given stays as it is. Blocks with hooks or with a forward of their own are
+    refused, because replacing them would drop what was added; hooks elsewhere, inside the blocks too, are kept.
 
     >>> import timm, leanformer as lf
     >>> model = lf.adopt(timm.create_model("deit_tiny_patch16_224"))
@@ -133,13 +133,15 @@ def adopt(model: nn.Module, name: str | None = None, arguments: dict[str, Any] |
     """
     if blocks_of(model):
         new = copy.deepcopy(model)
+        if hasattr(new, "card") and name is None:
+            return new
     else:
         _refuse_unknown(model)
         new = copy.deepcopy(model)
         _replace_blocks(new)
     if name is None:
-        name, arguments = _guess(model)
-    return set_card(new, Card(backbone=name or "", arguments=dict(arguments or {})))
+        name, arguments = guess(model)
+    return set_card(new, Card(backbone=name, arguments=dict(arguments or {})))
 
 
 def _replace_blocks(model: nn.Module) -> None:
@@ -155,10 +157,19 @@ def _refuse_unknown(model: nn.Module) -> None:
         known = ", ".join(sorted(k.__name__ for k in _PLACES))
         raise ValueError(f"cannot adopt {kind.__name__}: the model class is none of {known}")
     for path in _PLACES[kind](copy.copy(model), track=False):
-        block = type(model.get_submodule(path))
-        if block not in ADOPTERS:
+        block = model.get_submodule(path)
+        if type(block) not in ADOPTERS:
             known = ", ".join(sorted(k.__name__ for k in ADOPTERS))
-            raise ValueError(f"cannot adopt {kind.__name__}: its block {block.__name__} is none of {known}")
+            raise ValueError(f"cannot adopt {kind.__name__}: its block {type(block).__name__} is none of {known}")
+        for added in _HOOKS:
+            if block.__dict__.get(added):
+                raise ValueError(f"cannot adopt {kind.__name__}: {path} has {added.strip('_')} that would be lost")
+
+
+_HOOKS = (
+    "forward", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
 
 
 def _places_sequence(model: Any, track: bool = True) -> dict[str, dict[str, Any]]:
@@ -167,6 +178,8 @@ def _places_sequence(model: Any, track: bool = True) -> dict[str, dict[str, Any]
     grid = Grid(getattr(model, "num_prefix_tokens", 0), tuple(embed.grid_size))
     if track:
         embed.register_forward_hook(TrackGrid(grid))
+        if isinstance(getattr(model, "patch_drop", None), PatchDropout):
+            model.patch_drop.leaves_grid = True
     dim = model.embed_dim
     return {f"blocks.{i}": {"dim": dim, "layout": "NLC", "grid": grid} for i in range(len(model.blocks))}
 
@@ -199,27 +212,3 @@ _PLACES: dict[type[nn.Module], Callable[..., dict[str, dict[str, Any]]]] = {
     mlp_mixer.MlpMixer: _places_sequence,
     metaformer.MetaFormer: _places_metaformer,
 }
-
-
-def _guess(model: Any) -> tuple[str, dict[str, Any]]:
-    """timm's name of the model and the arguments that can be read off it, if they rebuild its tensors."""
-    name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture", "")
-    if not name or not timm.is_model(name):
-        return "", {}
-    arguments: dict[str, Any] = {"num_classes": model.num_classes}
-    embed = getattr(model, "patch_embed", None) or getattr(model, "stem", None)
-    size = getattr(embed, "img_size", None)
-    if size and tuple(size) != tuple(model.pretrained_cfg["input_size"][1:]):
-        arguments["img_size"] = list(size)
-    if getattr(model, "dynamic_img_size", False):
-        arguments["dynamic_img_size"] = True
-    try:
-        with torch.device("meta"):
-            again = timm.create_model(name, **arguments)
-    except (TypeError, RuntimeError, AssertionError):
-        return "", {}
-    return (name, arguments) if _shapes(again) == _shapes(model) else ("", {})
-
-
-def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {key: tuple(value.shape) for key, value in model.state_dict().items()}

@@ -6,7 +6,7 @@ Nothing in the file is executed on loading: tensors are raw bytes and the card i
 import dataclasses
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +16,7 @@ import timm.data
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from .method import METHODS, Method, method_from
@@ -34,6 +35,8 @@ class Card:
     fused: bool = False
     official: dict[str, Any] | None = None
     """Class and config of the official model that the weights came from, for the way back."""
+    global_pool: str | None = None
+    """The pooling that a checkpoint was written with; None: as the arguments have it."""
     claims: dict[str, str] = dataclasses.field(default_factory=dict)
     """Slot path → name of the method that holds it; follows from the methods, so it is not written to files."""
 
@@ -72,7 +75,7 @@ def input_of(model: nn.Module) -> dict[str, Any]:
     (3, 160, 160)
     """
     config = timm.data.resolve_data_config(model=model)
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None) or getattr(model, "img_size", None)
+    size = _image_size(model)
     chans = getattr(model, "in_chans", config["input_size"][0])
     grid = (size, size) if isinstance(size, int) else tuple(size or config["input_size"][1:])
     return {**config, "input_size": (chans, *grid)}
@@ -84,9 +87,17 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     >>> import leanformer as lf
     >>> lf.save(lf.create("deit_tiny_patch16_224", depth=1), "lean.safetensors")  # doctest: +SKIP
     """
-    metadata = {KEY: json.dumps(_to_json(model)), "format": "pt"}
+    try:
+        card = json.dumps(_to_json(model))
+    except TypeError as error:
+        raise ValueError(
+            f"{card_of(model)} cannot be written as JSON, so the model cannot be saved: {error}"
+        ) from error
     tensors = {key: value.detach().contiguous().cpu() for key, value in model.state_dict().items()}
-    return write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+    if len({value.untyped_storage().data_ptr() for value in tensors.values()}) < len(tensors):
+        # a parameter that stands at two places is written twice, and loaded into both
+        tensors = {key: value.clone() for key, value in tensors.items()}
+    return write_atomically(path, lambda temporary: save_file(tensors, temporary, {KEY: card, "format": "pt"}))
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Path:
@@ -95,11 +106,12 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
     >>> write_atomically("note.txt", lambda name: Path(name).write_text("whole"))  # doctest: +SKIP
     """
     path = Path(path)
-    temporary = None
+    temporary = str(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
+        with open(temporary, "xb") as file:
+            mode = os.fstat(file.fileno()).st_mode
         write(temporary)
+        os.chmod(temporary, mode)  # some writers make files that nobody else may read
         _to_disk(temporary)
         os.replace(temporary, path)
     except OSError as error:
@@ -107,8 +119,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
     except SafetensorError as error:
         raise ValueError(f"cannot write {path}: {error}") from error
     finally:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
+        Path(temporary).unlink(missing_ok=True)
     return path
 
 
@@ -135,7 +146,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Card, dict[str, Tensor]]:
         )
     try:
         return _from_json(json.loads(metadata[KEY])), tensors
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (json.JSONDecodeError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the card in {path} is damaged: {type(error).__name__} {error}") from error
 
 
@@ -149,28 +160,55 @@ def _to_json(model: nn.Module) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "backbone": card.backbone,
-        "arguments": card.arguments | _current_head(model, card),
+        "arguments": card.arguments | _changed(model, card),
         "methods": [{"name": m.name, "version": m.version, "options": m.fields()} for m in card.methods],
         "fused": card.fused,
         "official": card.official,
         "num_classes": getattr(model, "num_classes", None),
+        "global_pool": pooling_of(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "input": {key: list(v) if isinstance(v, tuple) else v for key, v in data.items()},
         "versions": versions(),
     }
 
 
-def _current_head(model: nn.Module, card: Card) -> dict[str, Any]:
-    """The head as it is now: `reset_classifier` may have changed it since the model was created."""
-    head = {}
-    if hasattr(model, "num_classes"):
-        head["num_classes"] = model.num_classes
-    if "global_pool" in card.arguments and hasattr(model, "global_pool"):
-        head["global_pool"] = model.global_pool
-    return head
+def _changed(model: nn.Module, card: Card) -> dict[str, Any]:
+    """The arguments that make the model as it is now: it may have got another head or input size since it was made."""
+    changed: dict[str, Any] = {"num_classes": model.num_classes} if hasattr(model, "num_classes") else {}
+    made = card.arguments.get("img_size") or getattr(model, "pretrained_cfg", {}).get("input_size", (0, 0, 0))[1:]
+    now = _image_size(model)
+    if now is not None and to_2tuple(now) != to_2tuple(made):
+        if not hasattr(model, "pos_embed"):  # other windows, which the size alone does not tell
+            raise ValueError(
+                f"this {type(model).__name__} was resized from {made} to {now} after it was made, so it cannot be "
+                "rebuilt; make it with lf.create(name, img_size=..., window_size=...)"
+            )
+        changed["img_size"] = list(to_2tuple(now))
+    return changed
+
+
+def _image_size(model: nn.Module) -> int | tuple[int, int] | None:
+    """What the patch embedding was built for, wherever the family keeps it."""
+    places = (getattr(model, "patch_embed", None), getattr(model, "stem", None), model)
+    return next((place.img_size for place in places if getattr(place, "img_size", None)), None)  # type: ignore[union-attr]
+
+
+def pooling_of(model: nn.Module) -> str | None:
+    """The name of the pooling before the classifier, where timm's `reset_classifier` can change it.
+
+    >>> import leanformer as lf
+    >>> pooling_of(lf.create("deit_tiny_patch16_224"))
+    'token'
+    """
+    inner = getattr(getattr(model, "head", None), "global_pool", None)
+    return getattr(inner, "pool_type", None) or getattr(model, "global_pool", None)
 
 
 def _from_json(data: dict[str, Any]) -> Card:
+    kinds = {"format": int, "backbone": str, "arguments": dict, "methods": list, "fused": bool}
+    for field, kind in kinds.items():
+        if not isinstance(data[field], kind):
+            raise TypeError(f"'{field}' is {data[field]!r}, not of type {kind.__name__}")
     if data["format"] > FORMAT:
         raise ValueError(f"the card is of format {data['format']}, this leanformer reads up to {FORMAT}: update it")
     methods = []
@@ -185,6 +223,7 @@ def _from_json(data: dict[str, Any]) -> Card:
         methods=tuple(methods),
         fused=bool(data["fused"]),
         official=data.get("official"),
+        global_pool=data.get("global_pool"),
     )
 
 
