@@ -25,9 +25,10 @@ def tables(system: Annotated[str, tyro.conf.Positional] = "all") -> int:
         raise ValueError(f"unknown system '{system}'; known: {', '.join(known)}, all")
     wrong = []
     for name in known if system == "all" else [system]:
-        rows = importlib.import_module(f"{systems.__name__}.{name}").ROWS
-        table, off = render(name, rows)
+        module = importlib.import_module(f"{systems.__name__}.{name}")
+        table, off = render(name, module.ROWS)
         console().print(table)
+        console().print((module.__doc__ or "").strip(), style="dim", highlight=False)
         wrong += off
     for line in wrong:
         print(f"off: {line}", file=sys.stderr)
