@@ -145,7 +145,7 @@ def test_logit_teacher_and_imitation_teacher_may_be_two_models():
     same = alone(step_of(alone, student, {"teacher": imitated}, images))
     assert both["block"] == same["block"]
     assert both["logits"] != same["logits"]
-    with pytest.raises(ValueError, match="called 'imitation'"):
+    with pytest.raises(ValueError, match="as 'imitation' beside"):
         objective(step_of(objective, student, {"teacher": logits}, images))
     off = method.replace(layers=0).objective(student, logits)
     assert set(off(step_of(off, student, {"teacher": logits}, images))) == {"logits"}

@@ -95,11 +95,13 @@ class RIFormer(Method, name="riformer"):
         return tuple(range(max(1, len(blocks_of(model)) // 4)))
 
 
+@dataclasses.dataclass(frozen=True)
 class _Swap:
     """Builds the new branch around the old one's norm, scale, drop path and skip."""
 
-    def __init__(self, method: RIFormer, layout: Layout, dim: int):
-        self.method, self.layout, self.dim = method, layout, dim
+    method: RIFormer
+    layout: Layout
+    dim: int
 
     def __call__(self, old: nn.Module) -> nn.Module:
         assert isinstance(old, Branch)

@@ -109,10 +109,10 @@ def choose_objective(
 ) -> Objective:
     """The objective asked for; by default the methods' own, or soft distillation and labels, or labels alone."""
     if isinstance(spec, Objective):
-        return _prepared(spec, student)
+        return _prepared(spec, student, teachers)
     spec = spec or recipe_spec
     if spec != "auto":
-        return _prepared(parse_objective(spec), student)
+        return _prepared(parse_objective(spec), student, teachers)
     if not teachers:
         return CrossEntropy()
     first = teachers.get("teacher", next(iter(teachers.values())))
@@ -120,11 +120,13 @@ def choose_objective(
     found = [objective for objective in own if objective is not None]
     if not found:
         return CrossEntropy() + SoftDistillation(teacher="teacher" if "teacher" in teachers else next(iter(teachers)))
-    return _prepared(found[0] if len(found) == 1 else Sum(*found), student)
+    return _prepared(found[0] if len(found) == 1 else Sum(*found), student, teachers)
 
 
-def _prepared(objective: Objective, student: nn.Module) -> Objective:
+def _prepared(objective: Objective, student: nn.Module, teachers: dict[str, nn.Module]) -> Objective:
     for part in objective.modules():
+        if isinstance(part, Objective):
+            part.meet(teachers)
         prepare = getattr(part, "prepare", None)
         if callable(prepare):
             prepare(student)
