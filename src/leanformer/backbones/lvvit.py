@@ -84,6 +84,7 @@ class LVViT(nn.Module):
         self.num_classes, self.in_chans, self.global_pool = num_classes, in_chans, "token"
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.aux, self.return_dense, self.mix_token, self.distilled = aux, return_dense, mix_token, distilled
+        self.distilled_training = distilled
         self.num_prefix_tokens = 2 if distilled else 1
         self.grad_checkpointing = False
 
@@ -145,7 +146,7 @@ class LVViT(nn.Module):
             return self.head_drop(x[:, : self.num_prefix_tokens].mean(dim=1))  # (B, C)
         logits, distilled = self._class_logits(x)
         if distilled is not None:
-            if self.training:
+            if self.training and self.distilled_training:
                 return logits, distilled
             logits = (logits + distilled) / 2
         if self.aux == "max":
@@ -159,7 +160,7 @@ class LVViT(nn.Module):
             if mixed is None:
                 mixed = torch.zeros(self.grid.size, dtype=torch.bool, device=x.device)
             logits, distilled = self._class_logits(x)
-            return Dense(logits, self.aux_head(x[:, self.num_prefix_tokens :]), mixed.flatten(), distilled)
+            return Dense(logits, distilled, self.aux_head(x[:, self.num_prefix_tokens :]), mixed.flatten())
         return self.forward_head(x)
 
     def _class_logits(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -229,6 +230,10 @@ class LVViT(nn.Module):
                 _init_linear(head)
         if self.aux == "unused":
             self.aux_head.requires_grad_(False)
+
+    def set_distilled_training(self, enable: bool = True) -> None:
+        """Whether training gives both heads' logits, as distillation needs them, or their average."""
+        self.distilled_training = enable
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable

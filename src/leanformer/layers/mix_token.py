@@ -18,12 +18,12 @@ class Dense(NamedTuple):
 
     logits: Tensor
     """Of the class token, (B, K)."""
+    distilled: Tensor | None
+    """Of the distillation token where there is one, (B, K)."""
     dense: Tensor
     """Of every patch token that is left, (B, N, K), in the order of the tokens."""
     mixed: Tensor
     """Which patches of the plane came from the partner image, (H·W,) bool."""
-    distilled: Tensor | None = None
-    """Of the distillation token where there is one, (B, K)."""
 
 
 def draw_mix(height: int, width: int, device: torch.device | None = None) -> Tensor:
