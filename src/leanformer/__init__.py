@@ -1,9 +1,10 @@
 """leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
 
 from . import measure, recipes, train
-from .backbones import adopt, create, load
+from .backbones import adopt, create, load, resize
 from .backbones.official import from_official, to_official
 from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
+from .layers.tokens import kept_patches
 from .measure import describe
 from .methods import *  # noqa: F403
 from .methods import __all__ as _methods
@@ -19,11 +20,13 @@ __all__ = [
     "describe",
     "from_official",
     "fuse",
+    "kept_patches",
     "load",
     "measure",
     "parse_method",
     "recalibrate",
     "recipes",
+    "resize",
     "save",
     "to_official",
     "train",

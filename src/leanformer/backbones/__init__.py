@@ -3,6 +3,7 @@
 from . import generic, gfnet, lvvit_models, metaformer, riformer
 from .build import create, from_card, load, load_weights, read_weights
 from .registry import MODELS, register
+from .resize import resize
 from .timm import adopt
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "metaformer",
     "read_weights",
     "register",
+    "resize",
     "riformer",
 ]

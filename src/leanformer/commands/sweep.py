@@ -1,6 +1,7 @@
 """leanformer sweep: one model at many settings of its run-time options, measured on real images without training."""
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,21 +48,33 @@ def sweep(
         images: Use only so many images, the first.
         batch: Images in a forward pass.
         device: cpu or cuda.
-        output: Write the result as JSON, for example results/evit_training_free.json.
+        output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
     opened = open_model(model, methods, checkpoint, arguments).eval().to(device)
     pack = read_pack(data)
     indices = range(min(images or len(pack), len(pack)))
     pixels, labels = pack.decode(indices), pack.labels[list(indices)]
-    rows = []
+    about = {"model": model, "methods": list(methods), "data": data.name, "images": len(indices)}
+    rows = _done(output, about)
     for setting in settings(opened, vary):
+        if any(setting.items() <= row.items() for row in rows):
+            continue
         lean = with_options(opened, **setting)
         top1, top5 = accuracy(lean, pixels, labels, batch)
-        rows.append({"model": model, **setting, "top1": top1, "top5": top5, "macs": count(lean).macs})
-    console().print(_table(rows))
-    if output is not None:
-        result = record("sweep", rows, device, data=data.name, images=len(indices), methods=list(methods))
-        console().print(f"wrote {write_result(result, output)}")
+        rows.append({**setting, "top1": top1, "top5": top5, "macs": count(lean).macs})
+        if output is not None:
+            write_result(record("sweep", rows, device, **about), output)
+    console().print(_table(model, rows))
+
+
+def _done(output: Path | None, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of an earlier, interrupted run of the same sweep; a file of another run is refused."""
+    if output is None or not output.is_file():
+        return []
+    earlier = json.loads(output.read_text())
+    if any(earlier.get(key) != value for key, value in about.items()):
+        raise ValueError(f"{output} holds another run's result; give another name")
+    return earlier["rows"]
 
 
 def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -105,9 +118,9 @@ def normalised(model: nn.Module, pixels: Tensor) -> Tensor:
     return ((x - mean) / std).to(weight.dtype)
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    options = [key for key in rows[0] if key not in ("model", "top1", "top5", "macs")]
-    table = Table(*options, "top-1", "top-5", "MACs", title=f"{rows[0]['model']}, without training")
+def _table(model: str, rows: list[dict[str, Any]]) -> Table:
+    options = [key for key in rows[0] if key not in ("top1", "top5", "macs")]
+    table = Table(*options, "top-1", "top-5", "MACs", title=f"{model}, without training")
     for row in rows:
         shown = (f"{row['top1']:.1f}", f"{row['top5']:.1f}", f"{row['macs'] / 1e9:.3f} G")
         table.add_row(*(str(row[option]) for option in options), *shown)

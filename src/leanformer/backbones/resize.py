@@ -1,0 +1,28 @@
+"""resize: the same model for another image size, its position embeddings resampled."""
+
+from torch import nn
+
+from ..core import card_of
+from .build import from_card, load_weights
+
+
+def resize(model: nn.Module, img_size: int | tuple[int, int]) -> nn.Module:
+    """A copy of `model` for images of another size, e.g. to fine-tune at a higher resolution.
+
+    Position embeddings are resampled to the new plane of patches; every other weight is copied. Methods stay where
+    they are: a model of EViT keeps its rates, and `lf.measure.keep_rate_for` finds those that cost no more.
+
+    >>> import leanformer as lf
+    >>> resize(lf.create("deit_tiny_patch16_224", depth=1), 256).pos_embed.shape
+    torch.Size([1, 257, 192])
+    """
+    card, weight = card_of(model), next(model.parameters())
+    if not card.backbone:
+        raise ValueError(f"this {type(model).__name__} cannot be rebuilt from a name; make it with lf.create")
+    size = img_size if isinstance(img_size, int) else list(img_size)
+    head = {"num_classes": model.num_classes} if hasattr(model, "num_classes") else {}
+    new = from_card(card.replace(arguments={**card.arguments, **head, "img_size": size}))
+    new = new.to(device=weight.device, dtype=weight.dtype)
+    source = f"the model resized to {img_size}"
+    load_weights(new, dict(model.state_dict()), source=source, resample_positions=True)
+    return new.train(model.training)
