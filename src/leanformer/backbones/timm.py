@@ -12,7 +12,7 @@ from timm.layers import LayerScale, PatchDropout
 from timm.models import deit, metaformer, mlp_mixer, swin_transformer, vision_transformer
 from torch import Tensor, nn
 
-from ..core import Block, Branch, Card, Grid, blocks_of, set_card
+from ..core import Block, Branch, Card, Grid, blocks_of, input_of, set_card
 from .deit import DeiT
 from .guess import guess
 
@@ -194,14 +194,23 @@ def _places_swin(model: Any, track: bool = True) -> dict[str, dict[str, Any]]:
 
 def _places_metaformer(model: Any, track: bool = True) -> dict[str, dict[str, Any]]:
     places = {}
+    size = _after(model.stem.conv, input_of(model)["input_size"][1:])
     for s, stage in enumerate(model.stages):
+        size = _after(stage.downsample.conv, size) if hasattr(stage.downsample, "conv") else size
         place: dict[str, Any] = {"dim": stage.blocks[0].mlp.fc2.weight.shape[0], "layout": "NCHW", "stage": s}
         if not stage.use_nchw:
-            place |= {"layout": "NLC", "grid": Grid(0, (0, 0))}
+            place |= {"layout": "NLC", "grid": Grid(0, size)}
             if track:
                 stage.downsample.register_forward_hook(TrackMap(place["grid"]))
         places |= {f"stages.{s}.blocks.{i}": place for i in range(len(stage.blocks))}
     return places
+
+
+def _after(conv: nn.Conv2d, size: tuple[int, int]) -> tuple[int, int]:
+    """The size of a map behind a convolution."""
+    sides = zip(size, conv.kernel_size, conv.stride, conv.padding, strict=True)
+    height, width = ((side + 2 * int(padding) - kernel) // stride + 1 for side, kernel, stride, padding in sides)
+    return height, width
 
 
 _PLACES: dict[type[nn.Module], Callable[..., dict[str, dict[str, Any]]]] = {
