@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from ..core import Block, Branch
 from ..layers.activations import activation
 from ..layers.layout import from_plane, to_plane
-from ..layers.mixers import make_mixer
+from ..layers.mixers import Pooling, make_mixer
 from ..layers.norms import make_norm
+from .batch_norm import BatchNormBranch
 from .generic import with_config
 from .metaformer_config import MODELS, Config
 from .registry import register
@@ -232,7 +233,9 @@ def _block(config: Config, s: int, index: int) -> Block:
         layer_scale, res_scale = config.layer_scale_init_values[s], config.res_scale_init_values[s]
         scale = (LayerScale2d if first else LayerScale)(dim, layer_scale) if layer_scale is not None else None
         skip = Scale(dim, res_scale, use_nchw=first) if res_scale is not None else nn.Identity()
-        return Branch(_norm(config, dim), fn, scale, drop, skip if config.residual else NoSkip(), config.scale_last)
+        folds = config.norm == "batch" and isinstance(fn, Pooling | Mlp)
+        skip = skip if config.residual else NoSkip()
+        return (BatchNormBranch if folds else Branch)(_norm(config, dim), fn, scale, drop, skip, config.scale_last)
 
     mix = branch(mixer, drops[0])
     ffn = branch(mlp(), drops[0] if config.share_drop_path else drops[1]) if config.channel_mlp else None

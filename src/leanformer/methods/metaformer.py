@@ -89,7 +89,7 @@ class TokenMixer(Method, name="token_mixer"):
 
 
 def _refuse_inseparable(path: str, block: Block) -> None:
-    if type(block.mix) not in (Branch, MixerBranch):
+    if not isinstance(block.mix, Branch):
         raise ValueError(f"{path} holds a {type(block.mix).__name__}, whose token mixer cannot be exchanged alone")
     separate = "ffn" in block.slots or isinstance(block.mix.fn, Mixer | SelfAttention)
     if not separate:
