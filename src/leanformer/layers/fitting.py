@@ -18,7 +18,9 @@ from .idle import Affine, ThreeLinears
 
 Map = Callable[[Tensor], Tensor]
 CHUNK = 16384
+BATCH = 4096
 PENALTY = 1e-4
+PREFIX_SHARE = 0.25
 
 
 def rows(x: Tensor, axis: int) -> Tensor:
@@ -30,17 +32,20 @@ def rows(x: Tensor, axis: int) -> Tensor:
     return x.movedim(axis, -1).reshape(-1, x.shape[axis])
 
 
-def token_weights(y: Tensor) -> Tensor:
+def token_weights(y: Tensor, axis: int, prefix: int = 0) -> Tensor:
     """One weight a row, 1 / variance over its channels, of mean 1: the norm behind divides by that variance.
 
-    Deep blocks carry a few tokens with values in the hundreds, which would otherwise decide the whole fit.
+    Deep blocks carry a few tokens with values in the hundreds, which would otherwise decide the whole fit. The
+    `prefix` tokens of a sequence (n, N, C), which the head reads, weigh together a share of what all patches weigh.
 
-    >>> token_weights(torch.tensor([[1.0, -1.0], [2.0, -2.0]]))
+    >>> token_weights(torch.tensor([[[1.0, -1.0], [2.0, -2.0]]]), axis=-1)
     tensor([1.6000, 0.4000])
     """
-    variance = y.var(dim=1, unbiased=False)
+    variance = y.var(dim=axis, unbiased=False)  # (n, N) or (n, H, W)
     weight = 1 / variance.clamp_min(1e-6 * variance.mean())
-    return weight / weight.mean()
+    if prefix:
+        weight[:, :prefix] *= PREFIX_SHARE * weight[:, prefix:].sum() / weight[:, :prefix].sum()
+    return (weight / weight.mean()).flatten()
 
 
 class Moments:
@@ -119,7 +124,7 @@ def leading_rows(path: Tensor, x: Tensor, rank: int) -> Tensor:
 
 
 def refine(
-    linears: ThreeLinears, x: Tensor, act: Map, y: Tensor, weight: Tensor, steps: int, rate: float = 2e-3
+    linears: ThreeLinears, x: Tensor, act: Map, y: Tensor, weight: Tensor, steps: int, rate: float = 5e-3
 ) -> Affine:
     """W_in after `steps` of Adam on all three linears, on random rows, in standardised channels of x."""
     mean, std = x.mean(0), x.std(0).clamp_min(1e-6)
@@ -132,7 +137,7 @@ def refine(
     spread = (weight[:, None] * (y - y.mean(0)).square()).mean()
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
-        pick = torch.randint(len(x), (4096,), generator=generator).to(x.device)
+        pick = torch.randint(len(x), (BATCH,), generator=generator).to(x.device)
         with torch.enable_grad():
             z = (x[pick] - mean) / std
             fitted = act(z @ free[0].mT + free[1]) @ free[2].mT + z @ free[3].mT + free[4]
