@@ -37,6 +37,7 @@ def layers_of(stem: StemName, dim: int) -> list[tuple[int, int, int]]:
 class Stem(nn.Module):
     """An image (B, 3, H·P, W·P) to its plane of patch embeddings (B, H, W, C), for patches of P pixels.
 
+    >>> import torch
     >>> Stem("4c", img_size=64, embed_dim=32)(torch.zeros(2, 3, 64, 64)).shape
     torch.Size([2, 4, 4, 32])
     """

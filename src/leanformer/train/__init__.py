@@ -3,6 +3,7 @@
 from .data import Arrays, Files, open_data
 from .engine import fit
 from .evaluate import Evaluation, evaluate
+from .label_maps import LabelMaps, TokenLabelled, with_places, write_label_maps
 from .loop import Result
 from .objectives import (
     CrossEntropy,
@@ -15,8 +16,10 @@ from .objectives import (
 )
 from .recipe import Recipe, plain
 from .runs import Settings, read_run
+from .token_labels import Annotator, TokenLabels
 
 __all__ = [
+    "Annotator",
     "Arrays",
     "CrossEntropy",
     "DistillationToken",
@@ -24,15 +27,20 @@ __all__ = [
     "FeatureDistillation",
     "Files",
     "HardDistillation",
+    "LabelMaps",
     "Recipe",
     "RelationDistillation",
     "Result",
     "Settings",
     "SoftDistillation",
+    "TokenLabelled",
+    "TokenLabels",
     "evaluate",
     "fit",
     "open_data",
     "parse_objective",
     "plain",
     "read_run",
+    "with_places",
+    "write_label_maps",
 ]
