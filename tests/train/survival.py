@@ -105,7 +105,8 @@ def run(folder: str, data: Any = None, extra: Objective | None = None, **options
         objective = objective + extra
     return lf.train.fit(
         tiny(), recipe=RECIPE, data=arrays() if data is None else data, teacher=tiny(1), objective=objective,
-        output=folder, device="cpu", quiet=True, workers=0, accumulate=2, **{"save_every": 2, "log_every": 1, **options},
+        output=folder, device="cpu", quiet=True, workers=0, accumulate=2,
+        **{"save_every": 2, "log_every": 1, **options},
     )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Ten
     """The weights of the uninterrupted run, and its folder."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     result = run(str(folder))
-    assert result.finished and result.updates == 12
+    assert result.finished
+    assert result.updates == 12
     return _weights(result), folder
 
 
@@ -119,7 +120,7 @@ def test_a_second_run_into_the_same_folder_is_refused(whole):
 
 def test_resuming_with_another_recipe_is_refused(tmp_path):
     run(str(tmp_path / "run"), max_updates=2)
-    with pytest.raises(ValueError, match="learning_rate was 0.01, now 0.5"):
+    with pytest.raises(ValueError, match=r"learning_rate was 0\.01, now 0\.5"):
         lf.train.fit(
             tiny(), recipe=RECIPE.replace(learning_rate=0.5), data=arrays(), output=tmp_path / "run", resume=True,
             device="cpu", quiet=True,

@@ -55,7 +55,7 @@ def fit(
         run.restore(state)
     elif folder is not None and run.main:
         named = objective if isinstance(objective, str) else recipe.objective if objective is None else repr(objective)
-        start_run(folder, model, teachers, recipe, settings, _names(data, val), named)
+        start_run(folder, run.empty or model, teachers, recipe, settings, _names(data, val), named)
     return run.train()
 
 

@@ -7,6 +7,7 @@ the weights of one that was not, bit for bit on a CPU.
 """
 
 import contextlib
+import copy
 import math
 import time
 from collections.abc import Iterator
@@ -28,7 +29,16 @@ from .ledger import Ledger, check_finite
 from .loader import Batch, Plan, augment_of, training_batches
 from .mixing import Mixing
 from .optimise import Rates, make_average, make_optimizer, parameter_groups
-from .parallel import accelerator_for, load_states, states_of, whole_model
+from .parallel import (
+    accelerator_for,
+    filled,
+    load_optimizer_state,
+    load_whole_state,
+    optimizer_state,
+    shard,
+    whole_state,
+    without_sync,
+)
 from .recipe import Recipe
 from .runs import Settings, write_json
 from .signals import Signals
@@ -93,12 +103,23 @@ class Run:
             module.to(self.device)
         self.teachers = Teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
         self.learner = Learner(self.model, objective, settings.compile)
-        optimizer = make_optimizer(parameter_groups(self.model, objective, recipe), recipe, self.device)
         self.average = make_average(self.model, recipe)
-        self.wrapped, self.optimizer = self.accelerator.prepare(self.learner, optimizer)
+        self.empty = copy.deepcopy(self.model) if settings.shard else None
+        self.wrapped = self._spread()
+        optimizer = make_optimizer(parameter_groups(self.model, objective, recipe), recipe, self.device)
+        self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.rates = Rates(self.optimizer, recipe, self.plan.updates_per_epoch)  # type: ignore[arg-type]
         for method in self.methods if self.average else ():
             method.schedule(self.average.module, math.inf)  # type: ignore[union-attr]
+
+    def _spread(self) -> nn.Module:
+        """The learner, copied to or sharded over the processes."""
+        if not self.settings.shard:
+            return self.accelerator.prepare_model(self.learner)
+        shard(self.learner, self.accelerator)
+        if self.average is not None:
+            shard(self.average.module, self.accelerator)
+        return self.learner
 
     def train(self) -> Result:
         """Run the remaining updates, evaluate, save."""
@@ -173,7 +194,10 @@ class Run:
     def _backward(self, images: Tensor, targets: Tensor, epoch: float, last: bool) -> dict[str, Tensor]:
         with self.accelerator.autocast():
             views = self.teachers(images)
-        with contextlib.nullcontext() if last else self.accelerator.no_sync(self.wrapped):
+        with (
+            self.accelerator.autocast(),
+            contextlib.nullcontext() if last else without_sync(self.accelerator, self.wrapped),
+        ):
             terms = self.wrapped(images, targets, views, epoch)
             share = {name: term / self.settings.accumulate for name, term in terms.items()}
             self.accelerator.backward(torch.stack([term.float() for term in share.values()]).sum())
@@ -251,14 +275,16 @@ class Run:
         """Write the state to the run folder."""
         if self.folder is None:
             return
-        states = states_of(self.accelerator, self.wrapped, self.optimizer)
+        learner, ema = whole_state(self.learner), None if self.average is None else whole_state(self.average.module)
+        optimizer = optimizer_state(self.learner, self.optimizer.optimizer)
         if self.main:
             spent = self.seconds + time.perf_counter() - self.started
             scaler = self.accelerator.scaler
             state = {
-                **states,
                 "update": self.update,
-                "ema": None if self.average is None else self.average.module.state_dict(),
+                "learner": learner,
+                "optimizer": optimizer,
+                "ema": ema,
                 "scheduler": self.rates.scheduler.state_dict(),
                 "scaler": None if scaler is None else scaler.state_dict(),
                 "rng": rng_state(),
@@ -277,10 +303,11 @@ class Run:
         if different:
             key = different[0]
             raise ValueError(f"the checkpoint is from another run: {key} was {theirs.get(key)}, now {mine[key]}")
-        load_states(self.accelerator, self.wrapped, self.optimizer, state)
+        load_whole_state(self.learner, state["learner"])
+        load_optimizer_state(self.learner, self.optimizer.optimizer, state["optimizer"])
         self.rates.scheduler.load_state_dict(state["scheduler"])
         if self.average is not None:
-            self.average.module.load_state_dict(state["ema"])
+            load_whole_state(self.average.module, state["ema"])
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.update, self.seconds = state["update"], state["seconds"]
@@ -295,8 +322,10 @@ class Run:
         finished = self.update >= self.stop
         for method in self.methods:
             method.schedule(self.model, math.inf)
-        model = whole_model(self.accelerator, self.wrapped, self.model)
-        ema = None if self.average is None else self.average.module
+        model, ema = self.model, None if self.average is None else self.average.module
+        if self.empty is not None:
+            ema = None if ema is None else filled(copy.deepcopy(self.empty), whole_state(ema))
+            model = filled(self.empty, whole_state(self.learner), "student.")
         result = Result(
             model.eval(), ema, evaluations.get("val"), evaluations.get("ema"), self.journal.epochs, self.update,
             finished, self.seconds + time.perf_counter() - self.started, self.folder,

@@ -1,5 +1,10 @@
-"""What differs between one process and many: the accelerator, and gathering states that are spread over processes."""
+"""What differs between one process and many: the accelerator, sharding, and states gathered from all processes.
 
+Copies of the model in every process (DDP) are accelerate's; shards (FSDP2) are made with torch's `fully_shard`, block
+by block, since accelerate shards on accelerators alone and a run on CPUs should do what one on GPUs does.
+"""
+
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +14,13 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 from torch.distributed.checkpoint import state_dict as distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from ..core import blocks_of
 from .runs import Settings
 
-WHOLE = distributed.StateDictOptions(full_state_dict=True, cpu_offload=True, broadcast_from_rank0=False)
+WHOLE = distributed.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def accelerator_for(settings: Settings, folder: Path | None) -> Accelerator:
@@ -28,40 +36,70 @@ def accelerator_for(settings: Settings, folder: Path | None) -> Accelerator:
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         **tracking,  # type: ignore[arg-type]
     )
+    if settings.shard and accelerator.num_processes == 1:
+        raise ValueError("shard spreads a model over processes, but there is one; start several with torchrun")
     if tracking:
         accelerator.init_trackers("tensorboard")
     return accelerator
 
 
-def is_sharded(accelerator: Accelerator) -> bool:
-    """Whether the parameters are spread over the processes (FSDP)."""
-    return bool(getattr(accelerator, "is_fsdp2", False))
+def shard(model: nn.Module, accelerator: Accelerator) -> None:
+    """Spread a model over all processes, each of its blocks as a unit; its parameters become shards in place."""
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    for block in blocks_of(model).values():
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
-def states_of(accelerator: Accelerator, wrapped: nn.Module, optimizer: Any) -> dict[str, Any]:
-    """Model and optimizer state, whole, in this process."""
-    if is_sharded(accelerator):
-        model, optim = distributed.get_state_dict(wrapped, optimizer.optimizer, options=WHOLE)
-        return {"learner": model, "optimizer": optim}
-    learner = accelerator.unwrap_model(wrapped)
-    return {"learner": learner.state_dict(), "optimizer": optimizer.optimizer.state_dict()}
+def is_sharded(model: nn.Module) -> bool:
+    """Whether a model's parameters are spread over the processes."""
+    return isinstance(model, FSDPModule)
 
 
-def load_states(accelerator: Accelerator, wrapped: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
-    """The way back of `states_of`."""
-    if is_sharded(accelerator):
-        distributed.set_state_dict(
-            wrapped, optimizer.optimizer, model_state_dict=state["learner"], optim_state_dict=state["optimizer"],
-            options=WHOLE,
-        )  # fmt: skip
-        return
-    accelerator.unwrap_model(wrapped).load_state_dict(state["learner"])
-    optimizer.optimizer.load_state_dict(state["optimizer"])
+def without_sync(accelerator: Accelerator, wrapped: nn.Module) -> Any:
+    """A context whose backward passes add to the gradients without exchanging them between processes."""
+    return _no_exchange(wrapped) if isinstance(wrapped, FSDPModule) else accelerator.no_sync(wrapped)
 
 
-def whole_model(accelerator: Accelerator, wrapped: nn.Module, model: nn.Module) -> nn.Module:
-    """The student with all its weights in this process."""
-    if not is_sharded(accelerator):
-        return model
-    weights = distributed.get_model_state_dict(wrapped, options=WHOLE)
-    raise NotImplementedError(str(len(weights)))
+@contextlib.contextmanager
+def _no_exchange(wrapped: FSDPModule):
+    wrapped.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        wrapped.set_requires_gradient_sync(True)
+
+
+def whole_state(model: nn.Module) -> dict[str, Any]:
+    """The model's state with every tensor whole; all processes must ask for it."""
+    return distributed.get_model_state_dict(model, options=WHOLE) if is_sharded(model) else model.state_dict()
+
+
+def load_whole_state(model: nn.Module, state: dict[str, Any]) -> None:
+    """The way back of `whole_state`."""
+    if is_sharded(model):
+        distributed.set_model_state_dict(model, state, options=WHOLE)
+    else:
+        model.load_state_dict(state)
+
+
+def optimizer_state(learner: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state with every tensor whole; all processes must ask for it."""
+    if is_sharded(learner):
+        return distributed.get_optimizer_state_dict(learner, optimizer, options=WHOLE)
+    return optimizer.state_dict()
+
+
+def load_optimizer_state(learner: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """The way back of `optimizer_state`."""
+    if is_sharded(learner):
+        distributed.set_optimizer_state_dict(learner, optimizer, state, options=WHOLE)
+    else:
+        optimizer.load_state_dict(state)
+
+
+def filled(empty: nn.Module, state: dict[str, Any], prefix: str = "") -> nn.Module:
+    """`empty` with the weights in a whole state, of which only the first process has one."""
+    if state:
+        empty.load_state_dict({key.removeprefix(prefix): v for key, v in state.items() if key.startswith(prefix)})
+    return empty

@@ -39,6 +39,8 @@ class Settings:
     compile: bool = False
     accumulate: int = 1
     """Micro-batches an update: the same update with less memory."""
+    shard: bool = False
+    """Spread weights, gradients and optimizer state over the processes (FSDP2) instead of copying them to each."""
     workers: int = 4
     log_every: int = 10
     save_every: int | None = None
