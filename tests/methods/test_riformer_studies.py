@@ -1,0 +1,55 @@
+"""Every row of the paper's studies is a setting that builds a student and an objective with the right terms."""
+
+import pytest
+import torch
+
+import leanformer as lf
+from leanformer.core import Step, View, taps
+from leanformer.studies.riformer import SETTINGS
+
+TINY = {"depths": (1, 1, 2, 1), "dims": (32, 32, 32, 32), "num_classes": 5, "img_size": 32}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_row_of_the_tables_can_take_a_step(name):
+    setting = SETTINGS[name]
+    imitated = lf.create(setting.backbone, **TINY) if setting.imitation else None
+    student = setting.student(12, imitated, **TINY)
+    if setting.method is None:
+        assert lf.card_of(student).methods == ()
+        return
+    logits = lf.create("mixer", img_size=32, embed_dim=16, num_blocks=1, num_classes=5) if setting.teacher else None
+    teachers, images = setting.teachers(logits, imitated), torch.randn(2, 3, 32, 32)
+    objective = lf.card_of(student).methods[0].objective(student, teachers.get("teacher"))
+    objective.meet(teachers)
+    views = {}
+    for key, model in teachers.items():
+        with torch.no_grad(), taps(model, objective.teacher_taps().get(key, ())) as seen:
+            views[key] = View(model(images), dict(seen))
+    with taps(student, objective.student_taps()) as seen:
+        view = View(student(images), dict(seen))
+    terms = objective(Step(images, torch.tensor([0, 1]), view, views))
+    assert ("block" in terms) == setting.imitation
+    assert ("relation" in terms) == (setting.imitation and setting.method.relation_epochs > 0)
+    assert ("output" in terms) == (setting.imitation and not setting.method.identity)
+    sum(terms.values()).backward()
+
+
+def test_imitation_is_shortened_with_the_run():
+    student = SETTINGS["table4/feature80-relation20-layers4"].student(12, lf.create("poolformer_s12", **TINY), **TINY)
+    method = lf.card_of(student).methods[0]
+    assert (method.feature_epochs, method.relation_epochs) == (8, 2)
+
+
+def test_a_row_that_imitates_asks_for_its_teacher():
+    with pytest.raises(ValueError, match="train that first"):
+        SETTINGS["table7/affine-imitation"].student(12)
+    with pytest.raises(ValueError, match="needs a teacher of logits"):
+        SETTINGS["table7/affine-imitation"].teachers()
+
+
+def test_the_last_guideline_takes_all_weights_but_the_affines():
+    imitated = lf.create("poolformer_s12", **TINY)
+    student = SETTINGS["table7/affine-imitation"].student(12, imitated)
+    theirs = imitated.state_dict()
+    assert all(torch.equal(v, theirs[k]) for k, v in student.state_dict().items() if ".mix.fn." not in k)
