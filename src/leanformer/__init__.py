@@ -8,6 +8,7 @@ from .layers.tokens import kept_patches
 from .measure import describe
 from .methods import *  # noqa: F403
 from .methods import __all__ as _methods
+from .optimize import optimize
 
 __all__ = [
     "METHODS",
@@ -23,6 +24,7 @@ __all__ = [
     "kept_patches",
     "load",
     "measure",
+    "optimize",
     "parse_method",
     "recalibrate",
     "recipes",

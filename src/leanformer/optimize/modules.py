@@ -1,0 +1,108 @@
+"""Modules that compute what others do, laid out for speed. All are for inference; all take over trained weights."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..kernels.linear import linear_gelu, repa_ffn
+from ..kernels.mixer_free import block_by_products, channel_sums
+
+ONE_PASS_WIDTH = 192
+"""Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
+
+
+class PatchProduct(nn.Module):
+    """A convolution whose patches do not overlap, as one matrix product: (B, C, H, W) → (B, D, H / p, W / p).
+
+    >>> conv = nn.Conv2d(3, 8, 4, 4)
+    >>> x = torch.randn(2, 3, 8, 8)
+    >>> torch.allclose(PatchProduct(conv)(x), conv(x), atol=1e-5)
+    True
+    """
+
+    def __init__(self, conv: nn.Conv2d):
+        super().__init__()
+        self.patch = conv.kernel_size
+        self.weight = nn.Parameter(conv.weight.detach().flatten(1).clone())  # (D, C p p)
+        self.bias = None if conv.bias is None else nn.Parameter(conv.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, chans, height, width = x.shape
+        high, wide = height // self.patch[0], width // self.patch[1]
+        x = x[:, :, : high * self.patch[0], : wide * self.patch[1]]
+        x = x.reshape(batch, chans, high, self.patch[0], wide, self.patch[1]).permute(0, 2, 4, 1, 3, 5)
+        return F.linear(x.flatten(3), self.weight, self.bias).permute(0, 3, 1, 2)  # (B, D, H/p, W/p)
+
+
+class GeluMlp(nn.Module):
+    """fc2(gelu(fc1(x))) with the activation in the first product's epilogue."""
+
+    def __init__(self, fc1: nn.Linear, fc2: nn.Linear):
+        super().__init__()
+        self.fc1, self.fc2 = fc1, fc2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(linear_gelu(x, self.fc1.weight, self.fc1.bias))
+
+
+class RePaProducts(nn.Module):
+    """RePa's three linears, the sum of the two paths taken inside the last product."""
+
+    def __init__(self, ffn: Any):
+        super().__init__()
+        weights = (ffn.fc1.weight, ffn.fc1.bias, ffn.fc2.weight, ffn.fc2.bias, ffn.fc3.weight)
+        self.weights = nn.ParameterList(nn.Parameter(w.detach().flatten(1) if w.ndim > 1 else w) for w in weights)
+        self.channels_first = ffn.fc1.weight.ndim == 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.channels_first:
+            return repa_ffn(x.permute(0, 2, 3, 1), *self.weights).permute(0, 3, 1, 2)
+        return repa_ffn(x, *self.weights)
+
+
+class MixerFreeBlock(nn.Module):
+    """The weights of one mixer-free block, its LayerScale folded: (B, N, C) and channel sums in and out."""
+
+    def __init__(self, block: Any):
+        super().__init__()
+        norm1, branch = block.mix.norm, block.ffn
+        scale = getattr(branch.scale, "gamma", None)
+        w2, b2 = branch.fn.fc2.weight.detach().flatten(1), branch.fn.fc2.bias.detach()
+        if scale is not None:
+            w2, b2 = (scale.double()[:, None] * w2.double()).to(w2), (scale.double() * b2.double()).to(b2)
+        w1, b1 = branch.fn.fc1.weight.detach().flatten(1), branch.fn.fc1.bias.detach()
+        pairs = {
+            "norm1": (norm1.weight, norm1.bias),
+            "norm2": (branch.norm.weight, branch.norm.bias),
+            "fc1": (w1, b1),
+            "fc2": (w2, b2),
+        }
+        for name, pair in pairs.items():
+            setattr(self, name, nn.ParameterList(nn.Parameter(t.detach().clone()) for t in pair))
+        self.eps = norm1.eps
+        self.width = norm1.weight.numel()
+
+    def forward(self, x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = [list(pair) for pair in (self.norm1, self.norm2, self.fc1, self.fc2)]  # type: ignore[arg-type]
+        if x.is_cuda and self.width <= ONE_PASS_WIDTH:
+            from ..kernels.mixer_free_triton import block_in_one_pass
+
+            return block_in_one_pass(x, sums, *pairs, self.eps)
+        return block_by_products(x, sums, *(tuple(pair) for pair in pairs), self.eps)  # type: ignore[arg-type]
+
+
+class MixerFreeStage(nn.Module):
+    """A sequence of mixer-free blocks over a map (B, C, H, W), whose norms need no pass of their own."""
+
+    def __init__(self, blocks: Any):
+        super().__init__()
+        self.blocks = nn.ModuleList(MixerFreeBlock(block) for block in blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, chans, height, width = x.shape
+        rows = x.permute(0, 2, 3, 1).reshape(batch, height * width, chans).contiguous()  # (B, N, C)
+        sums = channel_sums(rows)
+        for block in self.blocks:
+            rows, sums = block(rows, sums)
+        return rows.view(batch, height, width, chans).permute(0, 3, 1, 2)

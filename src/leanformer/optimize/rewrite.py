@@ -1,0 +1,102 @@
+"""Rewrites: each takes a model to an equivalent one, or says that it has nothing to do by returning None."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from timm.layers import Mlp
+from torch import nn
+
+from ..core import Block, Branch
+from ..layers.affine import NormResidual
+from ..layers.idle import FusedFFN
+from .modules import GeluMlp, MixerFreeStage, PatchProduct, RePaProducts
+
+Rewrite = Callable[[nn.Module], nn.Module | None]
+
+
+def channels_last(model: nn.Module) -> nn.Module | None:
+    """Maps with channels last in memory, for models that convolve."""
+    if not any(isinstance(m, nn.Conv2d) and m.kernel_size[0] > 1 for m in model.modules()):
+        return None
+    return copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def patches_by_product(model: nn.Module) -> nn.Module | None:
+    """Patch embeddings as one matrix product: libraries run them as general convolutions, many times slower."""
+    return _replace(model, _disjoint_patches, PatchProduct)
+
+
+def activation_in_product(model: nn.Module) -> nn.Module | None:
+    """GELU computed in the epilogue of the product before it: the hidden activation is written once, read once."""
+    return _replace(model, _gelu_mlp, lambda mlp: GeluMlp(mlp.fc1, mlp.fc2))
+
+
+def repa_by_products(model: nn.Module) -> nn.Module | None:
+    """RePa's fused FFN as three products that do everything else in passing."""
+    return _replace(model, _gelu_repa, RePaProducts)
+
+
+def mixer_free_stages(model: nn.Module) -> nn.Module | None:
+    """Stages without token mixer in one pass a block."""
+    return _replace(model, _mixer_free, MixerFreeStage)
+
+
+REWRITES: dict[str, Rewrite] = {
+    "channels last": channels_last,
+    "patches by product": patches_by_product,
+    "activation in product": activation_in_product,
+    "RePa by products": repa_by_products,
+    "mixer-free stages in one pass": mixer_free_stages,
+}
+
+
+def _replace(model: nn.Module, fits: Callable[[Any], bool], build: Callable[[Any], nn.Module]) -> nn.Module | None:
+    paths = [path for path, module in model.named_modules() if path and fits(module)]
+    if not paths:
+        return None
+    new = copy.deepcopy(model)
+    for path in paths:
+        new.set_submodule(path, build(new.get_submodule(path)).eval())
+    return new
+
+
+def _disjoint_patches(module: Any) -> bool:
+    if type(module) is not nn.Conv2d or module.groups != 1 or module.kernel_size == (1, 1):
+        return False
+    plain = module.padding in ((0, 0), "valid") and module.dilation == (1, 1)
+    return plain and module.kernel_size == module.stride
+
+
+def _gelu_mlp(module: Any) -> bool:
+    if type(module) is not Mlp or type(module.act) is not nn.GELU or not isinstance(module.norm, nn.Identity):
+        return False
+    return all(type(fc) is nn.Linear and fc.bias is not None for fc in (module.fc1, module.fc2))
+
+
+def _gelu_repa(module: Any) -> bool:
+    if type(module) is not FusedFFN or module.fc2 is None or type(module.act) is not nn.GELU:
+        return False
+    return module.norm is None and module.skip is None and module.fc1.bias is not None
+
+
+def _mixer_free(module: Any) -> bool:
+    return isinstance(module, nn.Sequential) and len(module) > 0 and all(_mixer_free_block(b) for b in module)
+
+
+def _mixer_free_block(block: Any) -> bool:
+    if not isinstance(block, Block) or block.layout != "NCHW" or not isinstance(block.pre, nn.Identity):
+        return False
+    mix, ffn = block.mix, block.ffn
+    if type(mix) is not NormResidual or type(ffn) is not Branch or type(ffn.fn) is not Mlp:
+        return False
+    norms = all(_whole_map_norm(n) for n in (mix.norm, ffn.norm)) and mix.norm.eps == ffn.norm.eps
+    skips = isinstance(mix.skip, nn.Identity) and isinstance(ffn.skip, nn.Identity)
+    scaled = isinstance(ffn.scale, nn.Identity) or hasattr(ffn.scale, "gamma")
+    mlp = type(ffn.fn.act) is nn.GELU and isinstance(ffn.fn.norm, nn.Identity)
+    return all((norms, skips, scaled, mlp, ffn.fn.fc1.bias is not None, ffn.fn.fc2.bias is not None))
+
+
+def _whole_map_norm(norm: Any) -> bool:
+    return isinstance(norm, nn.GroupNorm) and norm.num_groups == 1 and norm.bias is not None

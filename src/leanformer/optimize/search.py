@@ -1,0 +1,238 @@
+"""The search: try each rewrite, keep what is faster and gives the same answers, then compile and capture.
+
+The decision is remembered by model, device, batch and dtype, so that a second call costs one compilation.
+"""
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from ..core import card_of, input_of, set_card, versions, write_atomically
+from ..measure.console import as_text
+from ..measure.timing import capture, interleave
+from .rewrite import REWRITES
+
+WORTH = 0.995
+"""A step is kept when the time falls below this share."""
+
+
+@dataclass
+class Attempt:
+    """One step of the search: seconds a batch with it, the error of the outputs, and whether it was kept."""
+
+    step: str
+    seconds: float
+    error: float
+    kept: bool
+
+
+@dataclass
+class Choice:
+    """What was chosen, and what each step gained."""
+
+    batch: int
+    steps: list[str] = field(default_factory=list)
+    graph: bool = False
+    attempts: list[Attempt] = field(default_factory=list)
+    remembered: bool = False
+
+    def __rich__(self) -> Table:
+        title = f"optimize, batch {self.batch}{', remembered from an earlier run' if self.remembered else ''}"
+        table = Table("step", "img/s", "time", "error", "", title=title, title_justify="left")
+        first = self.attempts[0].seconds if self.attempts else 0.0
+        for attempt in self.attempts:
+            share = f"{attempt.seconds / first:.1%}"
+            kept = "kept" if attempt.kept else "no gain"
+            table.add_row(attempt.step, f"{self.batch / attempt.seconds:,.0f}", share, f"{attempt.error:.1e}", kept)
+        return table
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+class Optimized(nn.Module):
+    """A model with its fastest way to run. Other batch sizes than the one tuned for run compiled, without a graph."""
+
+    def __init__(self, module: nn.Module, choice: Choice, example: Tensor):
+        super().__init__()
+        self.module = module
+        self.choice = choice
+        self._run: Callable[[Tensor], Tensor] = torch.compile(module, dynamic=False)
+        self._shape = tuple(example.shape)
+        self._inputs = self._replay = None
+        if choice.graph:
+            self._inputs = example.clone()
+            self._replay = capture(lambda: self._compiled(self._inputs))
+
+    @torch.inference_mode()
+    def forward(self, images: Tensor) -> Tensor:
+        if self._replay is None or tuple(images.shape) != self._shape:
+            return self._compiled(images)
+        assert self._inputs is not None
+        self._inputs.copy_(images)
+        return self._replay().clone()
+
+    def _compiled(self, images: Any) -> Tensor:
+        with torch.inference_mode():
+            return self._run(images)
+
+
+def optimize(
+    model: nn.Module,
+    device: str | torch.device | None = None,
+    batch: int = 256,
+    dtype: str = "bfloat16",
+    size: tuple[int, int, int] | None = None,
+    repeats: int = 5,
+    search: bool = True,
+) -> Optimized:
+    """The fastest equivalent of a fused model here: kernels, layout, compilation, CUDA graph; checked, and remembered.
+
+    `optimized.choice` prints as a table of what was tried and what each step gained. Without `search` every step that
+    applies is taken untimed, which saves minutes of compilation.
+
+    >>> import leanformer as lf
+    >>> fast = lf.optimize(lf.fuse(lean), device="cuda", batch=256)  # doctest: +SKIP
+    >>> print(fast.choice)  # doctest: +SKIP
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
+        raise ValueError(f"unknown dtype '{dtype}'; known: float32, bfloat16, float16")
+    plain = copy.deepcopy(model).eval().to(device, kind)
+    shape = (batch, *(size or input_of(model)["input_size"]))
+    images = torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(0)).to(kind)
+    judge = _Judge(model, plain, images)
+    remembered = _recall(model, device, shape, dtype) if search else None
+    if not search:
+        choice = Choice(batch, _applicable(plain), graph=device.type == "cuda")
+    elif remembered is None:
+        choice = _search(plain, images, judge, repeats)
+        _remember(model, device, shape, dtype, choice)
+    else:
+        attempts = [Attempt(**attempt) for attempt in remembered["attempts"]]
+        choice = Choice(batch, remembered["steps"], remembered["graph"], attempts, remembered=True)
+    chosen = _rewritten(plain, choice.steps)
+    optimized = Optimized(chosen, choice, _laid_out(images, choice.steps))
+    judge.check("the optimised model", optimized(images))
+    return set_card(optimized, card_of(model))  # type: ignore[return-value]
+
+
+class _Judge:
+    """Compares answers with those of the float32 model: a step may err as much as the plain low-precision model."""
+
+    def __init__(self, model: nn.Module, plain: nn.Module, images: Tensor, most: int = 16):
+        self.most = most
+        with torch.inference_mode():
+            exact = copy.deepcopy(model).eval().to(images.device, torch.float32)
+            self.truth = exact(images[:most].float())
+            self.plain_error = self.error(plain(images[:most]))
+
+    def error(self, output: Tensor) -> float:
+        return ((output[: self.most].float() - self.truth).norm() / self.truth.norm().clamp(min=1e-30)).item()
+
+    def allowed(self) -> float:
+        return 2 * self.plain_error + 1e-4
+
+    def check(self, what: str, output: Tensor) -> None:
+        error = self.error(output)
+        if not error <= self.allowed():
+            raise RuntimeError(f"{what} errs by {error:.1e}, more than {self.allowed():.1e}: this is a bug")
+
+
+def _search(plain: nn.Module, images: Tensor, judge: _Judge, repeats: int) -> Choice:
+    choice = Choice(len(images))
+    current, call = plain, _compiled_call(plain, images)
+    best = interleave({"": call}, images.device, repeats)[""].median
+    choice.attempts.append(Attempt("torch.compile", best, judge.error(call()), kept=True))
+    for name, rewrite in REWRITES.items():
+        new = rewrite(current)
+        if new is None:
+            continue
+        candidate = _compiled_call(new, _laid_out(images, [*choice.steps, name]))
+        timings = interleave({"old": call, "new": candidate}, images.device, repeats)
+        error, gained = judge.error(candidate()), timings["new"].median < WORTH * timings["old"].median
+        kept = gained and error <= judge.allowed()
+        choice.attempts.append(Attempt(name, timings["new"].median, error, kept))
+        if kept:
+            current, call = new, candidate
+            choice.steps.append(name)
+    if images.device.type == "cuda":
+        timings = interleave({"old": call, "new": capture(call)}, images.device, repeats)
+        choice.graph = timings["new"].median < WORTH * timings["old"].median
+        error = choice.attempts[-1].error
+        choice.attempts.append(Attempt("CUDA graph", timings["new"].median, error, choice.graph))
+    return choice
+
+
+def _compiled_call(model: nn.Module, images: Tensor) -> Callable[[], Tensor]:
+    run = torch.compile(model, dynamic=False)
+
+    def call() -> Tensor:
+        with torch.inference_mode():
+            return run(images)
+
+    return call
+
+
+def _laid_out(images: Tensor, steps: list[str]) -> Tensor:
+    return images.contiguous(memory_format=torch.channels_last) if "channels last" in steps else images
+
+
+def _rewritten(model: nn.Module, steps: list[str]) -> nn.Module:
+    for step in steps:
+        if step not in REWRITES:
+            raise ValueError(f"the remembered step '{step}' is unknown to this version; delete {_memory()}")
+        model = REWRITES[step](model) or model
+    return model
+
+
+def _applicable(model: nn.Module) -> list[str]:
+    steps = []
+    for name, rewrite in REWRITES.items():
+        new = rewrite(model)
+        if new is not None:
+            model = new
+            steps.append(name)
+    return steps
+
+
+def _memory() -> Path:
+    return Path(os.environ.get("LEANFORMER_CACHE", Path.home() / ".cache" / "leanformer")) / "optimize.json"
+
+
+def _key(model: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: str) -> str:
+    chip = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    facts = [repr(model), chip, shape, dtype, versions(), list(REWRITES)]
+    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
+
+
+def _recall(model: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(_memory().read_text()).get(_key(model, device, shape, dtype))
+    except (OSError, json.JSONDecodeError):
+        return None
+
+
+def _remember(model: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: str, choice: Choice) -> None:
+    path = _memory()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = json.loads(path.read_text()) if path.is_file() else {}
+    except (OSError, json.JSONDecodeError):
+        known = {}
+    attempts = [asdict(attempt) for attempt in choice.attempts]
+    known[_key(model, device, shape, dtype)] = {"steps": choice.steps, "graph": choice.graph, "attempts": attempts}
+    try:
+        write_atomically(path, lambda name: Path(name).write_text(json.dumps(known, indent=1)))
+    except ValueError:
+        return  # a cache that cannot be written only costs the next search

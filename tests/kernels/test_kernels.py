@@ -1,0 +1,101 @@
+"""Every kernel against plain torch: Triton's through its interpreter on the CPU, in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import randomise
+from timm.layers import GroupNorm1, LayerScale2d, Mlp
+
+from leanformer.core import Block, Branch
+from leanformer.kernels.linear import linear_gelu, linear_gelu_reference, repa_ffn, repa_ffn_reference
+from leanformer.kernels.mixer_free import block_by_products, channel_sums
+from leanformer.layers.affine import NormResidual
+from leanformer.optimize.modules import MixerFreeBlock
+
+INTERPRETED = """
+import torch
+from leanformer.kernels.mixer_free import block_by_products, channel_sums
+from leanformer.kernels.mixer_free_triton import block_in_one_pass
+torch.manual_seed(0)
+for channels, pixels in ((32, 50), (48, 130), (64, 49)):
+    hidden = 4 * channels
+    x = torch.randn(2, pixels, channels) * 2 + 0.3
+    norms = [[torch.randn(channels) * 0.3 + g, torch.randn(channels) * 0.3] for g in (0, 1)]
+    fc1 = [torch.randn(hidden, channels) * 0.2, torch.randn(hidden) * 0.1]
+    fc2 = [torch.randn(channels, hidden) * 0.1, torch.randn(channels) * 0.1]
+    y, sums = block_in_one_pass(x, channel_sums(x), *norms, fc1, fc2, 1e-5)
+    truth, true_sums = block_by_products(x, channel_sums(x), *norms, fc1, fc2, 1e-5)
+    assert (y - truth).norm() < 1e-3 * truth.norm(), (channels, pixels, (y - truth).abs().max())
+    assert (sums - true_sums).norm() < 1e-3 * true_sums.norm(), (channels, pixels)
+print("equal")
+"""
+
+
+def mixer_free_block(dim: int) -> Block:
+    mix = NormResidual(GroupNorm1(dim))
+    ffn = Branch(GroupNorm1(dim), Mlp(dim, 4 * dim, use_conv=True), LayerScale2d(dim, 0.5))
+    return randomise(Block(mix=mix, ffn=ffn, dim=dim, layout="NCHW"), scale=0.3).eval()
+
+
+def test_the_one_pass_kernel_agrees_with_plain_torch_under_the_interpreter():
+    pytest.importorskip("triton")
+    run = subprocess.run(
+        [sys.executable, "-c", INTERPRETED],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout.strip() == "equal", run.stderr[-2000:]
+
+
+def test_a_mixer_free_block_from_channel_sums_is_the_block_in_float64():
+    block = mixer_free_block(16).double()
+    x = torch.randn(2, 16, 5, 7, dtype=torch.float64) * 2 + 0.5
+    rows = x.permute(0, 2, 3, 1).flatten(1, 2)
+    y, sums = MixerFreeBlock(block)(rows, channel_sums(rows))
+    truth = block(x).permute(0, 2, 3, 1).flatten(1, 2)
+    torch.testing.assert_close(y, truth, atol=1e-5, rtol=1e-5)  # the statistics are float32
+    torch.testing.assert_close(sums, channel_sums(truth), rtol=1e-4, atol=1e-3)
+
+
+def test_block_by_products_needs_no_second_look_at_the_statistics():
+    x = torch.randn(3, 10, 8)
+    zero = torch.zeros(8)
+    y, sums = block_by_products(
+        x,
+        channel_sums(x),
+        (zero, zero),
+        (zero, zero),
+        (torch.zeros(16, 8), torch.zeros(16)),
+        (torch.zeros(8, 16), zero),
+        1e-5,
+    )
+    assert torch.equal(y, x)
+    torch.testing.assert_close(sums, channel_sums(x))
+
+
+def test_products_with_epilogues_agree_with_plain_torch_and_compile():
+    x, w, b = torch.randn(2, 5, 8), torch.randn(12, 8), torch.randn(12)
+    torch.testing.assert_close(linear_gelu(x, w, b), linear_gelu_reference(x, w, b), atol=1e-5, rtol=1e-5)
+    square = [torch.randn(8, 8), torch.randn(8), torch.randn(6, 8), torch.randn(6), torch.randn(8, 6)]
+    torch.testing.assert_close(repa_ffn(x, *square), repa_ffn_reference(x, *square), atol=1e-5, rtol=1e-5)
+    compiled = torch.compile(
+        lambda t: repa_ffn(linear_gelu(t, w, b)[..., :8].contiguous(), *square), backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(x), repa_ffn(linear_gelu(x, w, b)[..., :8].contiguous(), *square))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("channels", "pixels"), [(64, 3136), (96, 200), (128, 784), (192, 49)])
+def test_the_one_pass_kernel_agrees_with_float64_on_the_gpu(channels, pixels):
+    block = mixer_free_block(channels)
+    x = torch.randn(4, channels, pixels, 1)
+    truth = block.double()(x.double()).flatten(2).transpose(1, 2)
+    module = MixerFreeBlock(block).to("cuda", torch.bfloat16)
+    rows = x.flatten(2).transpose(1, 2).contiguous().to("cuda", torch.bfloat16)
+    y, _ = module(rows, channel_sums(rows))
+    error = (y.cpu().double() - truth).norm() / truth.norm()
+    assert error < 1e-2

@@ -1,0 +1,87 @@
+"""optimize returns an equivalent, verifies it, and remembers what it chose."""
+
+import pytest
+import torch
+from helpers import randomise
+
+import leanformer as lf
+from leanformer.optimize import search
+from leanformer.optimize.rewrite import REWRITES
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
+SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (2, 2), "window_size": 4}
+
+
+def lean_vit():
+    model = lf.apply(lf.create("vit", depth=4, **SMALL), lf.RePa(), lf.EViT())
+    return lf.fuse(randomise(model).eval())
+
+
+def mixer_free(**more):
+    teacher = lf.create(
+        "poolformer_s12", depths=(1, 1, 2, 1), dims=(16, 24, 32, 48), num_classes=5, img_size=64, **more
+    )
+    return lf.fuse(randomise(lf.apply(teacher, lf.RIFormer()), scale=0.2).eval())
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: lf.create("vit", depth=2, **SMALL).eval(), {"patches by product", "activation in product"}),
+        (lean_vit, {"patches by product", "RePa by products"}),
+        (mixer_free, {"mixer-free stages in one pass"}),
+        (lambda: lf.create("swin", num_classes=5, **SWIN).eval(), {"patches by product", "activation in product"}),
+    ],
+)  # fmt: skip
+def test_every_rewrite_gives_the_same_answers_and_leaves_the_model_alone(build, expected):
+    model = build()
+    images = torch.randn(2, *lf.core.input_of(model)["input_size"])
+    before, taken = model(images), set()
+    for name, rewrite in REWRITES.items():
+        new = rewrite(model)
+        if new is not None:
+            taken.add(name)
+            torch.testing.assert_close(new(images), before, atol=1e-4, rtol=1e-4)
+    assert taken - {"channels last"} == expected
+    assert torch.equal(model(images), before)
+
+
+def test_a_model_that_only_looks_mixer_free_is_not_rewritten():
+    assert REWRITES["mixer-free stages in one pass"](mixer_free(act="relu")) is None
+    pooled = lf.create("poolformer_s12", depths=(1, 1, 1, 1), dims=(16, 16, 16, 16))
+    assert REWRITES["mixer-free stages in one pass"](pooled) is None
+
+
+def test_optimize_on_the_cpu_answers_like_the_model_at_any_batch_and_remembers(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEANFORMER_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    model = lean_vit()
+    fast = lf.optimize(model, device="cpu", batch=2, dtype="float32", repeats=2)
+    for batch in (2, 3):
+        images = torch.randn(batch, 3, 32, 32)
+        torch.testing.assert_close(fast(images), model(images), atol=1e-4, rtol=1e-4)
+    assert "torch.compile" in str(fast.choice)
+    again = lf.optimize(model, device="cpu", batch=2, dtype="float32")
+    assert again.choice.remembered
+    assert again.choice.steps == fast.choice.steps
+    assert not lf.optimize(model, device="cpu", batch=3, dtype="float32", repeats=2).choice.remembered
+
+
+def test_a_rewrite_that_changes_the_answers_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEANFORMER_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+
+    def shallow(model):
+        new = lf.core.share(model)
+        new.blocks = new.blocks[:1]
+        return new
+
+    monkeypatch.setattr(search, "REWRITES", {"drop blocks": shallow})
+    fast = lf.optimize(lean_vit(), device="cpu", batch=2, dtype="float32", repeats=2)
+    assert fast.choice.steps == []
+    assert not fast.choice.attempts[-1].kept
+
+
+def test_unknown_dtypes_are_refused():
+    with pytest.raises(ValueError, match="unknown dtype 'fp7'"):
+        lf.optimize(lean_vit(), device="cpu", dtype="fp7")
