@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import tyro
 
+from .commands.backbones import backbones
 from .commands.bench import bench
 from .commands.models import apply, describe, fuse, list_
 from .commands.sweep import sweep
@@ -12,6 +13,7 @@ from .commands.tables import tables
 
 VERBS = {
     "list": list_,
+    "backbones": backbones,
     "describe": describe,
     "apply": apply,
     "fuse": fuse,

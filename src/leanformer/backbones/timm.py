@@ -155,12 +155,14 @@ def _refuse_unknown(model: nn.Module) -> None:
     kind = type(model)
     if kind not in _PLACES:
         known = ", ".join(sorted(k.__name__ for k in _PLACES))
-        raise ValueError(f"cannot adopt {kind.__name__}: the model class is none of {known}")
+        raise ValueError(f"cannot adopt {kind.__name__}: the model class is not understood; understood: {known}")
     for path in _PLACES[kind](copy.copy(model), track=False):
         block = model.get_submodule(path)
         if type(block) not in ADOPTERS:
             known = ", ".join(sorted(k.__name__ for k in ADOPTERS))
-            raise ValueError(f"cannot adopt {kind.__name__}: its block {type(block).__name__} is none of {known}")
+            raise ValueError(
+                f"cannot adopt {kind.__name__}: its block {type(block).__name__} is not understood; understood: {known}"
+            )
         for added in _HOOKS:
             if block.__dict__.get(added):
                 raise ValueError(f"cannot adopt {kind.__name__}: {path} has {added.strip('_')} that would be lost")
