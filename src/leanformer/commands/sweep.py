@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 import tyro
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from ..core import card_of, input_of, parse_method, with_options
 from ..measure import count, record, write_result
 from ..measure.console import console
-from ..train.packs import read_pack
+from ..train.data import check_fit, open_data
+from ..train.evaluate import measure
 from .common import Apply, Model, Set, open_model
 
 Vary = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
@@ -24,44 +24,46 @@ EVIT = ("keep_rate=1.0,0.9,0.8,0.7,0.6,0.5", "fuse_tokens=false,true")
 
 def sweep(
     model: Model,
-    data: Path,
+    data: str,
     methods: Apply = ("evit",),
     vary: Vary = EVIT,
     checkpoint: Path | None = None,
     arguments: Set = (),
-    images: int | None = None,
-    batch: int = 50,
+    split: str = "val",
+    crop: float = 1.0,
+    batch_size: int = 50,
     device: str = "cpu",
     output: Path | None = None,
 ) -> None:
     """Accuracy of one model at every combination of run-time options, without training (EViT's Table 1).
 
-    Example: leanformer sweep vit_tiny_patch16_224 --checkpoint vit_tiny.safetensors --data nips17_imagenet_224.npz
+    Example: leanformer sweep vit_tiny_patch16_224 --checkpoint vit_tiny.safetensors --data pack:nips17_imagenet_224.npz
 
     Args:
         model: A model's name or a leanformer checkpoint.
-        data: A pack of labelled images.
+        data: A folder of images, pack:PATH, hfds/PATH or wds/PATH.
         methods: A method to put into the model, as name:option=value; may be given several times.
         vary: A run-time option and its values, as option=value,value; several make all combinations.
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
-        images: Use only so many images, the first.
-        batch: Images in a forward pass.
+        split: Which part of the data.
+        crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already.
+        batch_size: Images at a time.
         device: cpu or cuda.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
-    opened = open_model(model, methods, checkpoint, arguments).eval().to(device)
-    pack = read_pack(data)
-    indices = range(min(images or len(pack), len(pack)))
-    pixels, labels = pack.decode(indices), pack.labels[list(indices)]
-    about = {"model": model, "methods": list(methods), "data": data.name, "images": len(indices)}
+    opened = open_model(model, methods, checkpoint, arguments).to(device)
+    config = {**input_of(opened), "crop_pct": crop}
+    images = open_data(data, split)
+    check_fit(opened, images)
+    about = {"model": model, "methods": list(methods), "data": Path(data).name, "images": len(images), "crop": crop}
     rows = _done(output, about)
     for setting in settings(opened, vary):
         if any(setting.items() <= row.items() for row in rows):
             continue
         lean = with_options(opened, **setting)
-        top1, top5 = accuracy(lean, pixels, labels, batch)
-        rows.append({**setting, "top1": top1, "top5": top5, "macs": count(lean).macs})
+        found = measure(lean, images, config, torch.device(device), batch_size)
+        rows.append({**setting, "top1": found.top1, "top5": found.top5, "macs": count(lean).macs})
         if output is not None:
             write_result(record("sweep", rows, device, **about), output)
     console().print(_table(model, rows))
@@ -94,28 +96,6 @@ def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
         split = re.split(r",(?![^(]*\))", values)  # commas within a tuple do not separate
         choices[option] = [getattr(parse_method(f"{name}:{option}={value}"), option) for value in split]
     return [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor, batch: int) -> tuple[float, float]:
-    """Top-1 and top-5 accuracy in percent on uint8 images (n, 3, H, W)."""
-    hits = torch.zeros(2)
-    for part, wanted in zip(pixels.split(batch), labels.split(batch)):
-        best = model(normalised(model, part)).topk(5, dim=1).indices.cpu()  # (B, 5)
-        right = best == wanted[:, None]
-        hits += torch.stack([right[:, 0].sum(), right.any(1).sum()])
-    top1, top5 = (hits * 100 / len(labels)).tolist()
-    return round(top1, 3), round(top5, 3)
-
-
-def normalised(model: nn.Module, pixels: Tensor) -> Tensor:
-    """uint8 images as the model takes them: its size, its mean and deviation, its device and dtype."""
-    config, weight = input_of(model), next(model.parameters())
-    x = pixels.to(weight.device).float() / 255  # (B, 3, H, W)
-    if tuple(x.shape[2:]) != tuple(config["input_size"][1:]):
-        x = F.interpolate(x, config["input_size"][1:], mode="bicubic", antialias=True).clamp(0, 1)
-    mean, std = (torch.tensor(config[key], device=x.device)[:, None, None] for key in ("mean", "std"))
-    return ((x - mean) / std).to(weight.dtype)
 
 
 def _table(model: str, rows: list[dict[str, Any]]) -> Table:
