@@ -94,7 +94,9 @@ def test_distillation_token_sits_behind_the_class_token_and_the_heads_are_averag
     assert model.num_prefix_tokens == model.blocks[0].grid.prefix == 2
     embedded, _ = model.embed(x)
     torch.testing.assert_close(embedded[0, 1], (model.dist_token + model.dist_pos_embed)[0, 0])
-    logits, distilled = model.train()(x)
+    assert model.train()(x).shape == (2, 5)
+    model.set_distilled_training()
+    logits, distilled = model(x)
     assert logits.shape == distilled.shape == (2, 5)
     assert not torch.equal(logits, distilled)
 

@@ -43,8 +43,9 @@ class LVViT(nn.Module):
     """An LV-ViT of any dimensions, all arguments plain values.
 
     `aux`: "max" adds half of the largest patch logits at inference, "unused" only keeps the head's weights, frozen,
-    "none" has no such head. In training the answer is that of inference too, unless `return_dense` asks for `Dense`
-    (class token and every patch apart) or `distilled` for the logits of both heads; `mix_token` needs `return_dense`.
+    "none" has no such head. With `distilled` a second token has a head of its own; the answer is their average. In
+    training the answer is that of inference too, unless `return_dense` asks for `Dense` (class token and every patch
+    apart) or `set_distilled_training` for the logits of both tokens; `mix_token` needs `return_dense`.
 
     >>> LVViT(img_size=32, embed_dim=32, depth=2, num_heads=2, num_classes=5)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 5])
@@ -84,7 +85,7 @@ class LVViT(nn.Module):
         self.num_classes, self.in_chans, self.global_pool = num_classes, in_chans, "token"
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.aux, self.return_dense, self.mix_token, self.distilled = aux, return_dense, mix_token, distilled
-        self.distilled_training = distilled
+        self.distilled_training = False
         self.num_prefix_tokens = 2 if distilled else 1
         self.grad_checkpointing = False
 
@@ -141,7 +142,7 @@ class LVViT(nn.Module):
         return self.forward_tokens(self.embed(x)[0])
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Any:
-        """Tokens to the answer of inference; with `distilled`, to both heads' logits in training."""
+        """Tokens to the answer of inference, or to both tokens' logits for distillation in training."""
         if pre_logits or self.num_classes == 0:
             return self.head_drop(x[:, : self.num_prefix_tokens].mean(dim=1))  # (B, C)
         logits, distilled = self._class_logits(x)
