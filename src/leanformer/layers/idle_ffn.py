@@ -17,6 +17,8 @@ from . import fitting, idle
 from .idle import Affine, FusedFFN, FusedPair, ThreeLinears
 
 Norm = Literal["batch", "layer"]
+IMAGES = 32
+"""How many images at once go through the teacher while fitting."""
 
 
 class IdleFFN(nn.Module):
@@ -82,29 +84,32 @@ class IdleFFN(nn.Module):
 
     @torch.no_grad()
     def fit(self, x: Tensor, teacher_x: Tensor, teacher_y: Tensor, teacher: nn.Module) -> None:
-        """Start from the teacher's FFN by least squares: what it answers, from what this module sees."""
+        """Start from the teacher's FFN by least squares, in the form in which the fused module computes.
+
+        The goal is halfway between what the teacher answers to its own input, which mends the drift of the blocks
+        before, and to ours, which our input can explain better.
+        """
         _refuse_other(teacher, self)
         weight = fitting.token_weights(teacher_y, self.axis, self.prefix)
         seen = fitting.rows(x if self.folds_norm else self.norm(x), self.axis)  # (M, C)
-        skipped = fitting.rows(self.skip(x), self.axis)
-        missing = fitting.rows(teacher_y, self.axis) - skipped  # what the branch must add
+        goal = (teacher_y + torch.cat([teacher(part) for part in x.split(IMAGES)])) / 2
+        missing = fitting.rows(goal - self.skip(x), self.axis)  # what the branch must add
         order, units = self._choose(seen, teacher_x, weight, teacher)
         into = Affine(units.weight[order[: self.active]], units.bias[order[: self.active]])
-        idle_rows = Affine(units.weight[order[self.active :]], units.bias[order[self.active :]])
         three = self._solve(seen, into, missing, weight)
         if self.refine_steps and self.active:
             into = fitting.refine(three, seen, self.act, missing, weight, self.refine_steps)
             three = self._solve(seen, into, missing, weight)
         if self.folds_norm:
             self._fit_norm(x, teacher, teacher_x, weight)
-        self._set(three, idle_rows, seen)
+        self._set(three, units.weight[order[self.active :]], seen)
 
     def _choose(self, seen: Tensor, teacher_x: Tensor, weight: Tensor, teacher: Any) -> tuple[Tensor, Affine]:
         """The hidden units, those first whose activation matters most, as the best linear maps from what we see."""
 
         def pairs() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
             start = 0
-            for part in teacher_x.split(32):
+            for part in teacher_x.split(IMAGES):
                 h = fitting.rows(teacher.fn.fc1(teacher.norm(part)), self.axis)  # (m, R)
                 stop = start + len(h)
                 yield seen[start:stop], h, weight[start:stop]
@@ -128,9 +133,9 @@ class IdleFFN(nn.Module):
         slope, offset = fitting.channel_lines(seen, fitting.rows(teacher.norm(teacher_x), self.axis), weight)
         _set_batch_norm(self.norm1, seen, slope, offset)
 
-    def _set(self, three: ThreeLinears, idle_rows: Affine, seen: Tensor) -> None:
+    def _set(self, three: ThreeLinears, near: Tensor, seen: Tensor) -> None:
         """Write the three linears into fc1 and fc2, the linear path spread over the idle channels."""
-        idle_rows, columns = fitting.spread(three.path.weight, idle_rows.weight, seen)
+        idle_rows, columns = fitting.spread(three.path.weight, near, seen)
         first = Affine(*(torch.cat(pair) for pair in zip(three.into, idle_rows)))
         second = Affine(torch.cat([three.out, columns], 1), three.path.bias - columns @ idle_rows.bias)
         scale = self._diagonal(self.scale).double()

@@ -50,7 +50,7 @@ class RePa(Method, name="repa"):
     """`layer` keeps the norm before the FFN; the shortcut then stays outside what is fused."""
     rounding: Rounding = "ceil"
     """How the number of active channels becomes whole: ceil for the official ViT and Swin, floor for PoolFormer."""
-    refine_steps: int = 0
+    refine_steps: int = 100
     """Adam steps on each FFN alone when `lf.calibrate` fits it; 0 leaves it at least squares."""
     blocks: tuple[int, ...] | None = None
     stages: tuple[int, ...] | None = None
@@ -68,6 +68,8 @@ class RePa(Method, name="repa"):
             if getattr(self, option) not in known:
                 raise ValueError(f"{option} '{getattr(self, option)}' is not one of {', '.join(known)}")
         object.__setattr__(self, "schedule", OverDepth(self.schedule))
+        if self.refine_steps < 0:
+            raise ValueError(f"refine_steps {self.refine_steps} is negative; 0 leaves the fit at least squares")
         if self.schedule == "linear" and (isinstance(self.idle_ratio, tuple) or self.idle_ratio < 0.5):
             raise ValueError(f"the linear schedule needs one idle_ratio of at least 0.5, not {self.idle_ratio}")
 
