@@ -43,8 +43,7 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "lvvit_plus": (
         "lvvit", {**VIT, "img_size": 64, "patch_size": 16, "stem": "4c", "aux": "unused", "distilled": True}
     ),
-    "gfnet": ("gfnet", {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_classes": 5}),
-    "gfnet_h": (
+    "gfnet": (
         "gfnet",
         {"img_size": 32, "patch_size": 4, "embed_dim": [16, 24, 32], "depth": [1, 2, 1], "layer_scale": 0.1,
          "num_classes": 5},

@@ -166,6 +166,16 @@ def test_other_image_sizes_are_refused():
         lf.create("gfnet", **{**PYRAMID, "depth": [1, 2]})
 
 
+def test_resizing_interpolates_the_filters_frequencies():
+    model = tiny("pyramid")
+    larger = lf.resize(model, 128)
+    old, new = (next(iter(lf.blocks_of(m).values())).mix.fn.filter.complex_weight for m in (model, larger))
+    assert (old.shape, new.shape) == ((16, 9, 8, 2), (32, 17, 8, 2))
+    torch.testing.assert_close(new[0, 0], old[0, 0])  # the mean of the plane
+    torch.testing.assert_close(new[-1, -1], old[-1, -1])
+    assert larger(torch.randn(1, 3, 128, 128)).shape == (1, 5)
+
+
 @pytest.mark.parametrize("kind", ["flat", "pyramid"])
 def test_intermediates_follow_blocks_or_stages(kind: str):
     model, x = tiny(kind), images(kind)

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 from helpers import randomise
 from timm.optim import param_groups_layer_decay
 from torch import nn
@@ -52,6 +53,33 @@ def test_every_stem_folds_its_batch_norms(stem: str):
     assert not any(isinstance(m, nn.BatchNorm2d) for m in fast.modules())
     x = images()
     torch.testing.assert_close(fast(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("stem", "strides", "widths"),
+    [
+        ("4_2", [2, 1, 1], [64, 64, 64]),
+        ("4_2_128", [2, 1, 1], [128, 128, 128]),
+        ("4c", [2, 2, 2, 2], [4, 8, 16, 32]),
+        ("6c", [2, 1, 1, 2, 2, 2], [4, 4, 4, 8, 16, 32]),
+        ("naive", [], []),
+    ],
+)
+def test_stems_are_convolution_norm_and_activation_in_turn(stem: str, strides: list[int], widths: list[int]):
+    model, y = tiny(stem=stem).patch_embed, images()
+    expected = model(y)
+    state = model.state_dict()
+    for k, (stride, width) in enumerate(zip(strides, widths), start=1):
+        kernel = state[f"conv{k}.weight"]
+        assert kernel.shape[0] == width
+        y = F.conv2d(y, kernel, stride=stride, padding=kernel.shape[-1] // 2)
+        norm = (state[f"bn{k}.{name}"] for name in ("running_mean", "running_var", "weight", "bias"))
+        y = F.batch_norm(y, *norm)
+        last = k == len(strides) and "proj.weight" not in state
+        y = y if last else F.relu(y) if stem.startswith("4_2") else F.gelu(y)
+    if "proj.weight" in state:
+        y = F.conv2d(y, state["proj.weight"], state["proj.bias"], stride=state["proj.weight"].shape[-1])
+    torch.testing.assert_close(expected, y.permute(0, 2, 3, 1))
 
 
 def test_stems_of_one_stride_refuse_other_patches():
@@ -166,6 +194,15 @@ def test_other_image_sizes_are_refused_or_resampled():
     x = images()
     assert torch.equal(model(x), tiny()(x))
     assert model.blocks[1].grid.size == (2, 2)
+
+
+def test_resizing_resamples_the_plane_of_positions_alone():
+    model = tiny(distilled=True)
+    larger = lf.resize(model, 64)
+    assert larger.pos_embed.shape == (1, 17, 32)
+    assert torch.equal(larger.pos_embed[:, :1], model.pos_embed[:, :1])
+    assert torch.equal(larger.dist_pos_embed, model.dist_pos_embed)
+    assert larger(images(64, 64)).shape == (2, 5)
 
 
 def test_heads_do_not_depend_on_the_number_of_patches():

@@ -15,6 +15,7 @@ from timm.layers import PatchEmbed, resample_abs_pos_embed, resize_rel_pos_bias_
 from torch import Tensor, nn
 
 from ..core import Card, apply, card_of, fold, pooling_of, read, set_card
+from ..layers.mixers import resample_filter
 from .registry import MODELS, build
 from .timm import adopt
 
@@ -157,19 +158,21 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def _resample_positions(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Absolute position embeddings and Swin's tables of relative ones, resampled to the model's grid and windows."""
+    """Position embeddings, Swin's tables and GFNet's filters, resampled to the model's grid and windows."""
     tensors = dict(tensors)
     wanted = model.state_dict()
     for key, value in tensors.items():
         if key not in wanted or value.shape == wanted[key].shape:
             continue
         if key == "pos_embed":
-            prefix = 0 if getattr(model, "no_embed_class", False) else getattr(model, "num_prefix_tokens", 0)
+            prefix = wanted[key].shape[1] - math.prod(model.patch_embed.grid_size)
             _check_square(value.shape[1] - prefix)
             tensors[key] = resample_abs_pos_embed(value, model.patch_embed.grid_size, num_prefix_tokens=prefix)
         if key.endswith("relative_position_bias_table"):
             window = model.get_submodule(key.rpartition(".")[0]).window_size
             tensors[key] = resize_rel_pos_bias_table(value, window, tuple(wanted[key].shape))
+        if key.endswith("complex_weight"):
+            tensors[key] = resample_filter(value, model.get_submodule(key.rpartition(".")[0]).size)
     return tensors
 
 

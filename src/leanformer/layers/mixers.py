@@ -14,6 +14,7 @@ B batch, N tokens, P prefix tokens, H x W the plane, C channels, k the window.
 """
 
 import torch
+import torch.nn.functional as F
 from timm.layers import Attention, Mlp
 from torch import Tensor, nn
 
@@ -138,6 +139,18 @@ class GlobalFilter(PlaneMixer):
         spectrum = torch.fft.rfft2(plane.to(exact), norm="ortho")  # (B, C, H, W/2 + 1)
         weight = torch.view_as_complex(self.complex_weight.to(exact)).permute(2, 0, 1)
         return torch.fft.irfft2(spectrum * weight, s=self.size, norm="ortho").to(plane.dtype)
+
+
+def resample_filter(weight: Tensor, size: tuple[int, int]) -> Tensor:
+    """A global filter (H, W/2 + 1, C, 2) for a plane of another size: its frequencies interpolated, as GFNet does.
+
+    >>> resample_filter(torch.zeros(14, 8, 4, 2), (24, 20)).shape
+    torch.Size([24, 11, 4, 2])
+    """
+    maps = weight.flatten(2).permute(2, 0, 1)[None]  # (1, 2C, H, W/2 + 1)
+    wanted = (size[0], size[1] // 2 + 1)
+    maps = F.interpolate(maps, wanted, mode="bicubic", align_corners=True)
+    return maps[0].permute(1, 2, 0).unflatten(2, weight.shape[2:]).contiguous()
 
 
 class FixedTokens(Mixer):
