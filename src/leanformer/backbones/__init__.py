@@ -1,6 +1,6 @@
 """Backbones: timm's, adopted, and the families that timm lacks."""
 
-from . import generic, gfnet, lvvit_models, metaformer, riformer
+from . import generic, gfnet, lvvit_models, metaformer, repaformer, riformer
 from .build import create, from_card, load, load_weights, read_weights
 from .registry import MODELS, register
 from .resize import resize
@@ -19,6 +19,7 @@ __all__ = [
     "metaformer",
     "read_weights",
     "register",
+    "repaformer",
     "resize",
     "riformer",
 ]

@@ -34,10 +34,14 @@ def _sizes(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @register
-def vit(norm_eps: float = 1e-6, **arguments: Any) -> nn.Module:
-    """A VisionTransformer of any dimensions; `norm_eps` is that of every LayerNorm."""
+def vit(norm_eps: float = 1e-6, block_norm_eps: float | None = None, **arguments: Any) -> nn.Module:
+    """A VisionTransformer of any dimensions; `norm_eps` is that of every LayerNorm, unless the blocks' own is given."""
     norm = partial(nn.LayerNorm, eps=norm_eps)
-    return with_config(vision_transformer.VisionTransformer(norm_layer=norm, **arguments), **_sizes(arguments))
+    model = vision_transformer.VisionTransformer(norm_layer=norm, **arguments)
+    for module in model.blocks.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = norm_eps if block_norm_eps is None else block_norm_eps
+    return with_config(model, **_sizes(arguments))
 
 
 @register

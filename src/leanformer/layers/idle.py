@@ -40,7 +40,8 @@ def active_channels(hidden: int, idle_ratio: float, rounding: Rounding = "ceil")
     (385, 384, 384)
     """
     exact = hidden * (1 - idle_ratio)
-    return {"ceil": math.ceil, "floor": math.floor, "nearest": round}[rounding](exact)
+    whole = {"ceil": math.ceil, "floor": math.floor, "nearest": round}[rounding](exact)
+    return min(max(whole, 0), hidden)
 
 
 def linear_schedule(idle_ratio: float, depth: int) -> list[float]:
