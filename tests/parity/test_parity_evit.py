@@ -84,6 +84,13 @@ def test_every_way_to_say_the_rates_is_understood(options, at, rate):
     assert (method.at, method.keep_rate, method.fuse_tokens) == (at, rate, False)
 
 
+def test_our_own_evit_on_a_deit_has_an_official_form_and_on_other_models_none():
+    lean = lf.apply(lf.create("vit", **CONFIG), lf.EViT())
+    assert lf.to_official(lean).keys() == _fresh(CONFIG).keys()
+    with pytest.raises(ValueError, match="plain DeiT"):
+        lf.to_official(lf.apply(lf.create("vit", **CONFIG, init_values=0.1), lf.EViT()))
+
+
 def test_a_rate_of_one_everywhere_is_the_backbone():
     assert lf.card_of(lf.from_official("evit.EViT", CONFIG, _fresh(CONFIG))).methods == ()
 

@@ -11,7 +11,7 @@ import tyro
 from rich.table import Table
 from torch import nn
 
-from ..core import card_of, input_of, parse_method, with_options
+from ..core import apply, card_of, input_of, parse_method, with_options
 from ..measure import count, record, write_result
 from ..measure.console import console
 from ..train.data import check_fit, open_data
@@ -25,8 +25,8 @@ EVIT = ("keep_rate=1.0,0.9,0.8,0.7,0.6,0.5", "fuse_tokens=false,true")
 def sweep(
     model: Model,
     data: str,
-    methods: Apply = ("evit",),
-    vary: Vary = EVIT,
+    methods: Apply = (),
+    vary: Vary = (),
     checkpoint: Path | None = None,
     arguments: Set = (),
     split: str = "val",
@@ -42,8 +42,9 @@ def sweep(
     Args:
         model: A model's name or a leanformer checkpoint.
         data: A folder of images, pack:PATH, hfds/PATH or wds/PATH.
-        methods: A method to put into the model, as name:option=value; may be given several times.
-        vary: A run-time option and its values, as option=value,value; several make all combinations.
+        methods: A method as name:option=value; may be given several times. A model without any gets evit.
+        vary: A run-time option and its values, as option=value,value; several make all combinations. By default
+            those of EViT's Table 1.
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
         split: Which part of the data.
@@ -53,12 +54,15 @@ def sweep(
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
     opened = open_model(model, methods, checkpoint, arguments).to(device)
+    if not card_of(opened).methods:
+        opened = apply(opened, parse_method("evit"))
     config = {**input_of(opened), "crop_pct": crop}
     images = open_data(data, split)
     check_fit(opened, images)
-    about = {"model": model, "methods": list(methods), "data": Path(data).name, "images": len(images), "crop": crop}
+    names = [method.name for method in card_of(opened).methods]
+    about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
     rows = _done(output, about)
-    for setting in settings(opened, vary):
+    for setting in settings(opened, vary or EVIT):
         if any(setting.items() <= row.items() for row in rows):
             continue
         lean = with_options(opened, **setting)

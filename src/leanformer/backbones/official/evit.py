@@ -1,5 +1,6 @@
 """EViT's official class, and with it DeiT's keys: EViT has no parameters of its own."""
 
+import re
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,11 @@ KEYS = KeyMap(
         ("blocks.{i}.mlp.{*}", "blocks.{i}.ffn.fn.{*}"),
     ]
 )
+PLAIN = re.compile(
+    r"cls_token|pos_embed|patch_embed\.proj\.(weight|bias)|(norm|head)\.(weight|bias)"
+    r"|blocks\.\d+\.(norm[12]|attn\.(qkv|proj)|mlp\.fc[12])\.(weight|bias)"
+)
+"""DeiT's keys, all of them."""
 SAME = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio")
 RATES = ("qkv_bias", "drop_path_rate", "attn_drop_rate")
 NEUTRAL = {"distilled": False, "weight_init": "", "qk_scale": None, "representation_size": None, "pretrained": False}
@@ -64,10 +70,14 @@ def _ours(state: State, model: nn.Module) -> State:
 
 
 def _theirs(state: State, model: nn.Module) -> State:
-    return {KEYS.theirs(key): value for key, value in state.items()}
+    renamed = {KEYS.theirs(key): value for key, value in state.items()}
+    foreign = [key for key in renamed if not PLAIN.fullmatch(key)]
+    if foreign:
+        raise ValueError(f"the official EViT is a plain DeiT, and this {type(model).__name__} has {foreign[0]}")
+    return renamed
 
 
-CONVERTERS.append(Converter("evit", "evit.EViT", _build, _ours, _theirs))
+CONVERTERS.append(Converter("evit", "evit.EViT", _build, _ours, _theirs, method="evit"))
 
 for _name, _dim, _heads in (("small", 384, 6), ("base", 768, 12)):
     _config = {"embed_dim": _dim, "num_heads": _heads, "base_keep_rate": 0.7, "drop_loc": (3, 6, 9)}

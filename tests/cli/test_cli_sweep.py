@@ -1,0 +1,63 @@
+"""The verb sweep: every setting in one table and one file, and on from where it was interrupted."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import leanformer as lf
+from leanformer.cli import main
+from leanformer.commands.sweep import settings
+from leanformer.train.packs import write_pack
+
+TINY = ["vit", "--set", "img_size=32", "--set", "patch_size=8", "--set", "embed_dim=32", "--set", "depth=4"]
+TINY += ["--set", "num_heads=2", "--set", "num_classes=7"]
+
+
+@pytest.fixture
+def pack(tmp_path) -> str:
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 32, 32, 3), np.uint8)
+    files = []
+    for image in pixels:
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "PNG")
+        files.append(file.getvalue())
+    return f"pack:{write_pack(tmp_path / 'set.npz', files, range(6))}"
+
+
+def test_every_combination_has_a_row(capsys, pack, tmp_path):
+    output = tmp_path / "sweep.json"
+    command = ["sweep", *TINY, "--data", pack, "--vary", "keep_rate=1.0,0.5", "--vary", "fuse_tokens=false,true"]
+    assert main([*command, "--output", str(output)]) == 0
+    assert "keep_rate" in capsys.readouterr().out
+    result = json.loads(output.read_text())
+    assert result["images"] == 6
+    assert [(row["keep_rate"], row["fuse_tokens"]) for row in result["rows"]] == [
+        (1.0, False), (1.0, True), (0.5, False), (0.5, True)
+    ]  # fmt: skip
+    costs = [row["macs"] for row in result["rows"]]
+    assert costs[0] == costs[1] > costs[3] > costs[2]
+
+
+def test_an_interrupted_sweep_goes_on_and_another_run_is_not_overwritten(capsys, pack, tmp_path):
+    output = tmp_path / "sweep.json"
+    command = ["sweep", *TINY, "--data", pack, "--output", str(output), "--vary"]
+    assert main([*command, "keep_rate=0.9"]) == 0
+    first = json.loads(output.read_text())["rows"][0] | {"top1": -1.0}
+    output.write_text(json.dumps(json.loads(output.read_text()) | {"rows": [first]}))
+    assert main([*command, "keep_rate=0.9,0.5"]) == 0
+    assert [row["top1"] < 0 for row in json.loads(output.read_text())["rows"]] == [True, False]
+    assert main([*command, "keep_rate=0.9", "--crop", "0.9"]) == 2
+    assert "another run" in capsys.readouterr().err
+
+
+def test_unknown_options_are_refused(capsys, pack):
+    assert main(["sweep", *TINY, "--data", pack, "--vary", "idle=1"]) == 2
+    assert "keep_rate" in capsys.readouterr().err
+
+
+def test_a_tuple_is_one_value():
+    lean = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
+    assert settings(lean, ("keep_rate=(0.9,0.8,0.7),0.5",)) == [{"keep_rate": (0.9, 0.8, 0.7)}, {"keep_rate": 0.5}]
