@@ -7,9 +7,12 @@ import tyro
 
 from .commands.backbones import backbones
 from .commands.bench import bench
+from .commands.eval import eval_
 from .commands.models import apply, describe, fuse, list_
+from .commands.recipes import recipes
 from .commands.sweep import sweep
 from .commands.tables import tables
+from .commands.train import train
 
 VERBS = {
     "list": list_,
@@ -20,6 +23,9 @@ VERBS = {
     "bench": bench,
     "sweep": sweep,
     "tables": tables,
+    "train": train,
+    "eval": eval_,
+    "recipes": recipes,
 }
 
 

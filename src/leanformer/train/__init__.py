@@ -4,7 +4,6 @@ from .data import Arrays, Files, open_data
 from .engine import fit
 from .evaluate import Evaluation, evaluate
 from .label_maps import LabelMaps, TokenLabelled, with_places, write_label_maps
-from .loop import Result
 from .objectives import (
     CrossEntropy,
     DistillationToken,
@@ -15,6 +14,7 @@ from .objectives import (
     parse_objective,
 )
 from .recipe import Recipe, plain
+from .result import Result
 from .runs import Settings, read_run
 from .token_labels import Annotator, TokenLabels
 

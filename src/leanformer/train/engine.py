@@ -10,9 +10,11 @@ from ..core import Objective
 from .checkpoint import read_checkpoint, remove_leftovers
 from .data import Data, Source, check_fit, open_data
 from .learner import check_teachers, choose_objective
-from .loop import Result, Run
+from .loop import Run
 from .recipe import Recipe
+from .result import Result
 from .runs import Settings, start_run
+from .state import restore
 
 
 def fit(
@@ -52,7 +54,7 @@ def fit(
     check_teachers(chosen, teachers)
     run = Run(model, recipe, settings, train_data, val_data, teachers, chosen, folder)
     if state is not None:
-        run.restore(state)
+        restore(run, state)
     elif folder is not None and run.main:
         named = objective if isinstance(objective, str) else recipe.objective if objective is None else repr(objective)
         start_run(folder, run.empty or model, teachers, recipe, settings, _names(data, val), named)

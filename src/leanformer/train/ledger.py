@@ -8,6 +8,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 
+class NonFiniteLoss(ValueError):
+    """A loss term became infinite or no number."""
+
+
 @dataclass
 class Ledger:
     """Terms by update, read in one go. A term that is not finite ends the run with a report of where it was.
@@ -46,7 +50,7 @@ def check_finite(update: int, rate: float, names: tuple[str, ...], values: list[
     """Raise with step, terms and learning rate where a term is not finite."""
     bad = [f"{name} = {value}" for name, value in zip(names, values) if not math.isfinite(value)]
     if bad:
-        raise FloatingPointError(
+        raise NonFiniteLoss(
             f"the loss is not finite at update {update}: {', '.join(bad)}; learning rate {rate:.3g}. "
             "The last checkpoint is from before; resume with a lower learning rate, clip_grad, or nonfinite=skip"
         )

@@ -11,17 +11,15 @@ import copy
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core import Objective, card_of, input_of, save
+from ..core import Objective, card_of, input_of
 from .checkpoint import write_checkpoint
 from .data import Arrays, Data
-from .draws import rng_state, seed_all, set_rng_state
+from .draws import seed_all
 from .evaluate import Evaluation, measure
 from .journal import Journal
 from .learner import Learner, Teachers, set_drop_path
@@ -29,39 +27,17 @@ from .ledger import Ledger, check_finite
 from .loader import Batch, Plan, augment_of, training_batches
 from .mixing import Mixing
 from .optimise import Rates, make_average, make_optimizer, parameter_groups
-from .parallel import (
-    accelerator_for,
-    filled,
-    load_optimizer_state,
-    load_whole_state,
-    optimizer_state,
-    shard,
-    whole_state,
-    without_sync,
-)
+from .parallel import accelerator_for, filled, shard, whole_state, without_sync
 from .recipe import Recipe
-from .runs import Settings, write_json
+from .result import Result
+from .runs import Settings
 from .signals import Signals
+from .state import snapshot
 
 STEADY_AFTER = 20
 """Updates without a change of the methods' settings before the compiled student is used (again)."""
 SKIPS = 10
 """Updates in a row with a loss that is not finite before `nonfinite=skip` gives up."""
-
-
-@dataclass
-class Result:
-    """What came out of `fit`: the trained model, its moving average, their evaluations, and the log by epochs."""
-
-    model: nn.Module
-    ema: nn.Module | None = None
-    evaluation: Evaluation | None = None
-    ema_evaluation: Evaluation | None = None
-    epochs: list[dict[str, Any]] = field(default_factory=list)
-    updates: int = 0
-    finished: bool = True
-    seconds: float = 0.0
-    folder: Path | None = None
 
 
 class Run:
@@ -107,7 +83,7 @@ class Run:
         self.empty = copy.deepcopy(self.model) if settings.shard else None
         self.wrapped = self._spread()
         optimizer = make_optimizer(parameter_groups(self.model, objective, recipe), recipe, self.device)
-        self.optimizer = self.accelerator.prepare_optimizer(optimizer)
+        self.bare_optimizer, self.optimizer = optimizer, self.accelerator.prepare_optimizer(optimizer)
         self.rates = Rates(self.optimizer, recipe, self.plan.updates_per_epoch)  # type: ignore[arg-type]
         for method in self.methods if self.average else ():
             method.schedule(self.average.module, math.inf)  # type: ignore[union-attr]
@@ -229,6 +205,10 @@ class Run:
         self.moment = moment
         self.learner.steady = self.update - self.changed >= STEADY_AFTER or self.changed < 0
 
+    def spent(self) -> float:
+        """Seconds of training, those before a resumption included."""
+        return self.seconds + time.perf_counter() - self.started
+
     def _rate(self) -> float:
         return max(group["lr"] / group.get("lr_scale", 1.0) for group in self.optimizer.param_groups)
 
@@ -251,8 +231,7 @@ class Run:
             return {}
         evaluations = self._evaluate()
         values = {f"{name}_{key}": v for name, e in evaluations.items() for key, v in e.summary().items()}
-        spent = self.seconds + time.perf_counter() - self.started
-        self.journal.epoch(epoch, self.update, {**values, "seconds": spent})
+        self.journal.epoch(epoch, self.update, {**values, "seconds": self.spent()})
         self.logged = time.perf_counter()
         return evaluations
 
@@ -272,51 +251,12 @@ class Run:
         )
 
     def save(self) -> None:
-        """Write the state to the run folder."""
-        if self.folder is None:
-            return
-        learner, ema = whole_state(self.learner), None if self.average is None else whole_state(self.average.module)
-        optimizer = optimizer_state(self.learner, self.optimizer.optimizer)
-        if self.main:
-            spent = self.seconds + time.perf_counter() - self.started
-            scaler = self.accelerator.scaler
-            state = {
-                "update": self.update,
-                "learner": learner,
-                "optimizer": optimizer,
-                "ema": ema,
-                "scheduler": self.rates.scheduler.state_dict(),
-                "scaler": None if scaler is None else scaler.state_dict(),
-                "rng": rng_state(),
-                "methods": dict(self.moment),
-                "data": {"seed": self.plan.seed, "images": self.plan.images, "damaged": self.data.damage.count},
-                "run": self._identity(),
-                "seconds": spent,
-            }
-            write_checkpoint(self.folder, state)
-        self.accelerator.wait_for_everyone()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a saved state; refuse that of another run."""
-        mine, theirs = self._identity(), state["run"]
-        different = [key for key in mine if mine[key] != theirs.get(key)]
-        if different:
-            key = different[0]
-            raise ValueError(f"the checkpoint is from another run: {key} was {theirs.get(key)}, now {mine[key]}")
-        load_whole_state(self.learner, state["learner"])
-        load_optimizer_state(self.learner, self.optimizer.optimizer, state["optimizer"])
-        self.rates.scheduler.load_state_dict(state["scheduler"])
-        if self.average is not None:
-            load_whole_state(self.average.module, state["ema"])
-        if self.accelerator.scaler is not None and state["scaler"] is not None:
-            self.accelerator.scaler.load_state_dict(state["scaler"])
-        self.update, self.seconds = state["update"], state["seconds"]
-        self.data.damage.count = state["data"]["damaged"]
-        set_rng_state(state["rng"])
-
-    def _identity(self) -> dict[str, Any]:
-        recipe = {key: list(v) if isinstance(v, tuple) else v for key, v in self.recipe.to_json().items()}
-        return {**recipe, "seed": self.plan.seed, "images": self.plan.images}
+        """Write the state to the run folder; all processes take part in gathering it."""
+        if self.folder is not None:
+            state = snapshot(self)
+            if self.main:
+                write_checkpoint(self.folder, state)
+            self.accelerator.wait_for_everyone()
 
     def _finish(self, evaluations: dict[str, Evaluation]) -> Result:
         finished = self.update >= self.stop
@@ -328,15 +268,9 @@ class Run:
             model = filled(self.empty, whole_state(self.learner), "student.")
         result = Result(
             model.eval(), ema, evaluations.get("val"), evaluations.get("ema"), self.journal.epochs, self.update,
-            finished, self.seconds + time.perf_counter() - self.started, self.folder,
+            finished, self.spent(), self.folder,
         )  # fmt: skip
-        if self.folder is not None and self.main and finished:
-            save(model, self.folder / "model.safetensors")
-            if ema is not None:
-                save(ema, self.folder / "ema.safetensors")
-            figures = {name: {**e.summary(), "images": e.images} for name, e in evaluations.items()}
-            write_json(
-                self.folder / "result.json", {**figures, "updates": self.update, "seconds": round(result.seconds, 1)}
-            )
+        if self.main and finished:
+            result.write()
         self.accelerator.wait_for_everyone()
         return result

@@ -1,0 +1,133 @@
+"""leanformer train: any model with any methods on it, with or without teachers, new or resumed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from torch import nn
+
+from ..backbones import create, load
+from ..core import apply as apply_methods
+from ..core import card_of, parse_method
+from ..recipes import Published, find, parse_recipe
+from ..train import Recipe, Result, Settings, fit, read_run
+from .common import Apply, Set, open_model
+
+Teachers = Annotated[tuple[str, ...], tyro.conf.arg(name="teacher"), tyro.conf.UseAppendAction]
+STOPPED = 143
+
+
+def train(
+    model: Annotated[str | None, tyro.conf.Positional] = None,
+    data: str | None = None,
+    output: Path | None = None,
+    recipe: str = "finetune",
+    methods: Apply = (),
+    teachers: Teachers = (),
+    checkpoint: Path | None = None,
+    arguments: Set = (),
+    classes: int | None = None,
+    val: str | None = None,
+    objective: str | None = None,
+    resume: Path | None = None,
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = Settings(),  # noqa: B008
+) -> int:
+    """Train a model, distilled from teachers if there are any; a run that was stopped goes on with --resume alone.
+
+    Example: leanformer train deit_small_patch16_224 --checkpoint deit_small.pth --apply evit:keep_rate=0.7
+    --apply repa:idle_ratio=0.5 --teacher self --recipe finetune:epochs=30 --data imagenet/ --output runs/lean
+
+    Args:
+        model: A model's name or a leanformer checkpoint; a published recipe brings its own.
+        data: A folder with train and val, pack:PATH, hfds/PATH or wds/PATH.
+        output: The run folder, for logs, checkpoints and the trained model.
+        recipe: A recipe as name:setting=value,setting=value; leanformer recipes lists the names.
+        methods: A method as name:option=value,option=value, instead of the recipe's; may be given several times.
+        teachers: self (the model before the methods), a leanformer checkpoint, or name:weights-file; with role= before
+            it for further teachers, for example imitation=poolformer_s12:poolformer_s12.pth.
+        checkpoint: Weights for a model given by name.
+        arguments: An argument of the model as name=value; may be given several times.
+        classes: Give the model a new head for so many classes.
+        val: Images for validation, where they are not found under data.
+        objective: Terms as in 'cross_entropy + soft:temperature=2', instead of the recipe's.
+        resume: A run folder; nothing else is needed then.
+        settings: How the run is carried out.
+    """
+    if resume is not None:
+        return _report(_resume(resume))
+    published = find(recipe)
+    chosen = parse_recipe(recipe)
+    if data is None or output is None:
+        raise ValueError("train needs --data and --output, or --resume RUN")
+    start = _start(model, published, checkpoint, arguments, classes)
+    lean = bool(card_of(start).methods)
+    specs = methods or (published.methods if published and not lean else ())
+    student = apply_methods(start, *(parse_method(spec) for spec in specs))
+    known = dict(_teacher(spec, start, classes) for spec in teachers)
+    result = fit(
+        student, recipe=chosen, data=data, val=val, teacher=known or None, objective=objective, output=output,
+        settings=settings,
+    )  # fmt: skip
+    return _report(result)
+
+
+def _start(
+    model: str | None,
+    published: Published | None,
+    checkpoint: Path | None,
+    arguments: tuple[str, ...],
+    classes: int | None,
+) -> nn.Module:
+    """The model before the methods, with the head asked for."""
+    if model is not None:
+        opened = open_model(model, (), checkpoint, arguments)
+    elif published is not None:
+        opened = open_model(published.model, (), checkpoint, (*published.argument_texts(), *arguments))
+    else:
+        raise ValueError("name a model, or a published recipe that brings one: leanformer recipes lists them")
+    return _with_head(opened, classes)
+
+
+def _with_head(model: nn.Module, classes: int | None) -> nn.Module:
+    if classes is not None and model.num_classes != classes:
+        model.reset_classifier(classes)  # type: ignore[operator]
+    return model
+
+
+def _teacher(spec: str, start: nn.Module, classes: int | None) -> tuple[str, nn.Module]:
+    """`role=` and then self, a leanformer checkpoint, or name:weights."""
+    role, equals, rest = spec.partition("=")
+    role, what = (role, rest) if equals and role.isidentifier() else ("teacher", spec)
+    if what == "self":
+        return role, apply_methods(start)
+    if what.endswith(".safetensors") and ":" not in what:
+        return role, load(what)
+    name, _, weights = what.partition(":")
+    if not weights:
+        raise ValueError(
+            f"the teacher '{what}' needs weights: give name:weights-file, a leanformer checkpoint, or self"
+        )
+    return role, _with_head(create(name, weights), None if classes is None else classes)
+
+
+def _resume(folder: Path) -> Result:
+    run = read_run(folder)
+    if "train" not in run["data"]:
+        raise ValueError(f"{folder} was trained on tensors in memory; resume it from Python with the same call")
+    teachers = {name: load(folder / f"{name}.teacher.safetensors") for name in run["teachers"]}
+    return fit(
+        load(folder / "student.safetensors"), recipe=Recipe.from_json(run["recipe"]), data=run["data"]["train"],
+        val=run["data"].get("val"), teacher=teachers or None, objective=run["objective"], output=folder, resume=True,
+        settings=Settings(**run["settings"]),
+    )  # fmt: skip
+
+
+def _report(result: Result) -> int:
+    if not result.finished:
+        print(f"stopped after update {result.updates}; go on with: leanformer train --resume {result.folder}")
+        return STOPPED
+    for name, found in (("trained", result.evaluation), ("moving average", result.ema_evaluation)):
+        if found is not None:
+            print(f"{name}: top-1 {found.top1:.2f}%, top-5 {found.top5:.2f}% of {found.images} images")
+    print(f"{result.updates} updates in {result.seconds:.0f} s; the model is {result.folder}/model.safetensors")
+    return 0
