@@ -44,10 +44,10 @@ def test_every_combination_has_a_row(capsys, pack, tmp_path):
 def test_an_interrupted_sweep_goes_on_and_another_run_is_not_overwritten(capsys, pack, tmp_path):
     output = tmp_path / "sweep.json"
     command = ["sweep", *TINY, "--data", pack, "--output", str(output), "--vary"]
-    assert main([*command, "keep_rate=0.9"]) == 0
+    assert main([*command, "keep_rate=(0.9,0.8,0.7)"]) == 0
     first = json.loads(output.read_text())["rows"][0] | {"top1": -1.0}
     output.write_text(json.dumps(json.loads(output.read_text()) | {"rows": [first]}))
-    assert main([*command, "keep_rate=0.9,0.5"]) == 0
+    assert main([*command, "keep_rate=(0.9,0.8,0.7),0.5"]) == 0
     assert [row["top1"] < 0 for row in json.loads(output.read_text())["rows"]] == [True, False]
     assert main([*command, "keep_rate=0.9", "--crop", "0.9"]) == 2
     assert "another run" in capsys.readouterr().err

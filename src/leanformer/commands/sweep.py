@@ -63,11 +63,12 @@ def sweep(
     about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
     rows = _done(output, about)
     for setting in settings(opened, vary or EVIT):
-        if any(setting.items() <= row.items() for row in rows):
+        plain = json.loads(json.dumps(setting))  # as the rows of an earlier run are
+        if any(plain.items() <= row.items() for row in rows):
             continue
         lean = with_options(opened, **setting)
         found = measure(lean, images, config, torch.device(device), batch_size)
-        rows.append({**setting, "top1": found.top1, "top5": found.top5, "macs": count(lean).macs})
+        rows.append({**plain, "top1": found.top1, "top5": found.top5, "macs": count(lean).macs})
         if output is not None:
             write_result(record("sweep", rows, device, **about), output)
     console().print(_table(model, rows))
