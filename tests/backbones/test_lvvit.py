@@ -312,6 +312,9 @@ def test_official_options_without_a_counterpart_are_refused():
 
 
 def test_released_names_load_official_checkpoints():
+    small = {"img_size": 32, "depth": 1}
+    released = lf.from_official("lvvit_t", small, lf.to_official(lf.create("lvvit_t", **small)))
+    assert (released.aux, released.return_dense, released.mix_token) == ("max", False, False)
     config = {"img_size": 32, "depth": 2, "num_classes": 5}
     model = randomise(lf.create("lvvit_plus_tiny", **config)).eval()
     again = lf.from_official("lvvit_plus_tiny", config, lf.to_official(model))

@@ -21,9 +21,10 @@ KEYS = KeyMap(
     ]
 )
 SAME = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio")
-ALSO_SAME = ("qkv_bias", "skip_lam", "attn_drop_rate", "drop_path_rate", "return_dense", "mix_token")
-SLIMMING = ("stage_blocks", "keeping_ratio", "distillation_type", "with_cp")
-"""Arguments of SiT's class that say nothing about the backbone."""
+ALSO_SAME = ("qkv_bias", "skip_lam", "attn_drop_rate", "drop_path_rate")
+APART = ("stage_blocks", "keeping_ratio", "distillation_type", "with_cp", "return_dense", "mix_token")
+"""Arguments that say how to slim or to train. The objective of token labels asks for dense answers and mixing itself:
+a model that mixed its tokens under any other objective would learn from wrong targets."""
 
 
 def arguments_of(config: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def arguments_of(config: dict[str, Any], defaults: dict[str, Any]) -> dict[str, 
     """
     left = {**defaults, **config}
     arguments = {key: left.pop(key) for key in (*SAME, *ALSO_SAME) if key in left}
-    for key in SLIMMING:
+    for key in APART:
         left.pop(key, None)
     stem = left.pop("p_emb", "naive")
     arguments["stem"] = stem if stem in ("4_2", "4_2_128", "4c", "6c") else "naive"
