@@ -1,17 +1,23 @@
 """apply swaps, fuse folds: both return new models and leave the one they were given as it was."""
 
 import copy
+import warnings
 import zlib
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .card import card_of, input_of, set_card
 from .method import Build, Fusible, Method
 
 FUSE_TOLERANCE = 1e-9
+
+
+class FreshStatistics(RuntimeWarning):
+    """fuse folds batch norms whose statistics were never updated."""
 
 
 def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
@@ -63,6 +69,7 @@ def fuse(model: nn.Module, verify: bool = True) -> nn.Module:
         raise ValueError("this model is fused already")
     reference = next(model.parameters())
     exact = copy.deepcopy(model).cpu().double().eval()
+    _warn_of_fresh_statistics(exact)
     folded = fold(exact)
     if verify:
         _prove(exact, folded)
@@ -156,6 +163,23 @@ def _outermost(model: nn.Module) -> Iterable[str]:
         if path and not inside and isinstance(module, Fusible):
             found.append(path)
     return found
+
+
+def _warn_of_fresh_statistics(model: nn.Module) -> None:
+    fresh = [
+        f"{outer}.{name}"
+        for outer in _outermost(model)
+        for name, norm in model.get_submodule(outer).named_modules()
+        if isinstance(norm, _BatchNorm) and norm.running_var is not None and norm.running_mean is not None
+        if not norm.num_batches_tracked and not norm.running_mean.any() and (norm.running_var == 1).all()
+    ]
+    if fresh:
+        warnings.warn(
+            f"{len(fresh)} batch norms to be folded ({fresh[0]} and on) have never seen a batch: they hold mean 0 and "
+            "variance 1. Train the model, or give it statistics with lf.calibrate or lf.recalibrate",
+            FreshStatistics,
+            stacklevel=4,
+        )
 
 
 def _prove(exact: nn.Module, folded: nn.Module) -> None:

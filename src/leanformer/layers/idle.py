@@ -128,6 +128,19 @@ def pointwise(weight: Tensor, bias: Tensor | None, conv: bool) -> nn.Module:
     return layer
 
 
+def add_linear(y: Tensor, h: Tensor, layer: nn.Module) -> Tensor:
+    """y + layer(h) for a layer without bias; on a GPU the product is added into y as it is made.
+
+    That saves a pass over y (10% of a fused FFN in bf16). Compilers and autocast find their own way.
+    """
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    plain = torch.compiler.is_compiling() or not y.is_cuda or weight.ndim != 2
+    if plain or not y.dtype == h.dtype == weight.dtype:
+        return y + layer(h)
+    y.flatten(0, -2).addmm_(h.flatten(0, -2), weight.mT)
+    return y
+
+
 class FusedFFN(nn.Module):
     """Eq. 7, `fc3(act(fc2(x))) + fc1(x)`; without active channels `fc1(x)` alone.
 
@@ -157,7 +170,7 @@ class FusedFFN(nn.Module):
         h = x if self.norm is None else self.norm(x)
         y = self.fc1(h)
         if self.fc2 is not None:
-            y = y + self.fc3(self.act(self.fc2(h)))
+            y = add_linear(y, self.act(self.fc2(h)), self.fc3)
         return y if self.skip is None else self.skip(x) + y
 
 

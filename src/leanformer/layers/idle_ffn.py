@@ -25,25 +25,40 @@ class IdleFFN(nn.Module):
     """The whole FFN branch with idle channels, norm and shortcut inside; made from the branch that it replaces.
 
     `norm="batch"` has a batch norm before each linear; `norm="layer"` keeps the branch's own norm before the first.
+    With `ramp_epochs` the branch starts as it was and turns into its new form as `progress` goes from 0 to 1.
 
     >>> from timm.layers import Mlp
     >>> IdleFFN(Branch(nn.LayerNorm(8), Mlp(8, 32)), active=8)(torch.zeros(2, 5, 8)).shape
     torch.Size([2, 5, 8])
     """
 
-    def __init__(self, branch: Branch, active: int, norm: Norm = "batch", prefix: int = 0, refine_steps: int = 0):
+    progress: Tensor
+
+    def __init__(
+        self,
+        branch: Branch,
+        active: int,
+        norm: Norm = "batch",
+        prefix: int = 0,
+        refine_steps: int = 0,
+        ramp_epochs: float = 0.0,
+    ):
         super().__init__()
         mlp: Any = branch.fn
         conv = isinstance(mlp.fc1, nn.Conv2d)
         self.axis = 1 if conv else -1
         self.active = active
-        self.prefix, self.refine_steps = prefix, refine_steps
+        self.prefix, self.refine_steps, self.ramp_epochs = prefix, refine_steps, ramp_epochs
+        if ramp_epochs:
+            self.register_buffer("progress", torch.ones(()))
         if norm == "batch":
             self.norm1, self.norm2 = _batch_norm(mlp.fc1, branch.norm), _batch_norm(mlp.fc2)
+            self.old_norm = branch.norm if ramp_epochs else None
+            self.old_hidden_norm = (getattr(mlp, "norm", None) or nn.Identity()) if ramp_epochs else None
         else:
             self.norm = branch.norm
         self.fc1, self.fc2 = _with_bias(mlp.fc1), _with_bias(mlp.fc2)
-        self.act = mlp.act if active else nn.Identity()
+        self.act = mlp.act if active or ramp_epochs else nn.Identity()
         self.drop1 = getattr(mlp, "drop1", None) or getattr(mlp, "drop", None) or nn.Identity()
         self.drop2 = getattr(mlp, "drop2", None) or getattr(mlp, "drop", None) or nn.Identity()
         self.scale, self.drop, self.skip = branch.scale, branch.drop, branch.skip
@@ -54,11 +69,24 @@ class IdleFFN(nn.Module):
         return hasattr(self, "norm1")
 
     def forward(self, x: Tensor) -> Tensor:
-        h = idle.normalise(self.norm1, x, self.axis) if self.folds_norm else self.norm(x)
-        h = self.drop1(idle.activate_some(self.fc1(h), self.act, self.active, self.axis))  # (…, R)
+        h = self.fc1(self._normalised(x))  # (…, R)
+        new = idle.activate_some(h, self.act, self.active, self.axis)
+        h = self.drop1(self._blend(self.act, h, new))
         if self.folds_norm:
-            h = idle.normalise(self.norm2, h, self.axis)
+            h = self._blend(self.old_hidden_norm, h, idle.normalise(self.norm2, h, self.axis))
         return self.skip(x) + self.drop(self.scale(self.drop2(self.fc2(h))))
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if not self.folds_norm:
+            return self.norm(x)
+        return self._blend(self.old_norm, x, idle.normalise(self.norm1, x, self.axis))
+
+    def _blend(self, old: nn.Module | None, x: Tensor, new: Tensor) -> Tensor:
+        """From old(x) to `new` as the ramp goes on; `new` where there is no ramp."""
+        if not self.ramp_epochs:
+            return new
+        assert old is not None
+        return (1 - self.progress) * old(x) + self.progress * new
 
     def affines(self) -> tuple[Affine, Affine]:
         """Both linears with all that is affine around them folded in: batch norms and the scale."""
@@ -70,6 +98,11 @@ class IdleFFN(nn.Module):
 
     def fused(self) -> nn.Module:
         """Eq. 7, or the pair with its batch norms folded where that multiplies less."""
+        if self.ramp_epochs and not self.progress.is_meta and self.progress < 1:
+            raise ValueError(
+                f"this FFN is on its way from its old form to the one that folds, at {float(self.progress):.0%}; "
+                f"train it to the end of its {self.ramp_epochs:g} ramp epochs first"
+            )
         first, second = self.affines()
         hidden, channels = first.weight.shape
         conv = self.axis == 1
@@ -121,7 +154,7 @@ class IdleFFN(nn.Module):
 
     def _solve(self, seen: Tensor, into: Affine, missing: Tensor, weight: Tensor) -> ThreeLinears:
         three = fitting.solve_linears(seen, into, self.act, missing, weight)
-        rank = len(self.fc1.weight) - self.active
+        rank = len(_affine(self.fc1).weight) - self.active
         if rank >= seen.shape[1]:
             return three
         within = fitting.leading_rows(three.path.weight, seen, rank)
@@ -143,7 +176,8 @@ class IdleFFN(nn.Module):
         if self.folds_norm:
             slope, offset = (v.double() for v in idle.affine_of(self.norm1))
             first = idle.after(first, 1 / slope, -offset / slope)
-        for layer, values in ((self.fc1, first), (self.fc2, second)):
+        layers: Any = (self.fc1, self.fc2)
+        for layer, values in zip(layers, (first, second), strict=True):
             layer.weight.copy_(values.weight.reshape(layer.weight.shape))
             layer.bias.copy_(values.bias)
         if self.folds_norm:
@@ -206,7 +240,7 @@ def _set_batch_norm(norm: Any, seen: Tensor, slope: Tensor, offset: Tensor) -> N
     norm.bias.copy_(slope * mean + offset)
 
 
-def _refuse_other(teacher: Any, module: IdleFFN) -> None:
-    same = isinstance(teacher, Branch) and getattr(getattr(teacher.fn, "fc1", None), "weight", None) is not None
-    if not same or teacher.fn.fc1.weight.shape != module.fc1.weight.shape:
+def _refuse_other(teacher: Any, module: Any) -> None:
+    theirs = getattr(getattr(getattr(teacher, "fn", None), "fc1", None), "weight", None)
+    if theirs is None or theirs.shape != module.fc1.weight.shape:
         raise ValueError("idle channels are fitted to a teacher whose FFN is the one that they replaced")

@@ -29,7 +29,13 @@ class OverDepth(str):
     """
 
     def __call__(self, model: nn.Module, epoch: float) -> dict[str, float]:
-        return {}
+        """Set how far the FFNs with `ramp_epochs` have turned from their old form into the one that folds."""
+        progress = {}
+        for module in model.modules():
+            if isinstance(module, IdleFFN) and module.ramp_epochs:
+                progress["repa_progress"] = min(1.0, epoch / module.ramp_epochs)
+                module.progress.fill_(progress["repa_progress"])
+        return progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +58,8 @@ class RePa(Method, name="repa"):
     """How the number of active channels becomes whole: ceil for the official ViT and Swin, floor for PoolFormer."""
     refine_steps: int = 100
     """Adam steps on each FFN alone when `lf.calibrate` fits it; 0 leaves it at least squares."""
+    ramp_epochs: float = 0.0
+    """Epochs over which norms and idle activations turn from their old form into the new one; 0 starts with the new."""
     blocks: tuple[int, ...] | None = None
     stages: tuple[int, ...] | None = None
     """Blocks (0-based, over the whole depth) and stages to swap; None swaps all."""
@@ -68,6 +76,8 @@ class RePa(Method, name="repa"):
             if getattr(self, option) not in known:
                 raise ValueError(f"{option} '{getattr(self, option)}' is not one of {', '.join(known)}")
         object.__setattr__(self, "schedule", OverDepth(self.schedule))
+        if self.ramp_epochs < 0:
+            raise ValueError(f"ramp_epochs {self.ramp_epochs} is negative; 0 starts with the new form")
         if self.refine_steps < 0:
             raise ValueError(f"refine_steps {self.refine_steps} is negative; 0 leaves the fit at least squares")
         if self.schedule == "linear" and (isinstance(self.idle_ratio, tuple) or self.idle_ratio < 0.5):
@@ -102,7 +112,7 @@ class RePa(Method, name="repa"):
 def _build(branch: nn.Module, method: RePa, ratio: float, prefix: int) -> IdleFFN:
     assert isinstance(branch, Branch)
     active = idle.active_channels(len(branch.fn.fc1.weight), ratio, method.rounding)  # type: ignore[arg-type]
-    return IdleFFN(branch, active, method.norm, prefix, method.refine_steps)
+    return IdleFFN(branch, active, method.norm, prefix, method.refine_steps, method.ramp_epochs)
 
 
 def _refuse_unknown(path: str, block: Block, norm: str) -> None:
