@@ -157,12 +157,18 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 def evaluation_view(
     images: Tensor, size: tuple[int, int], crop_pct: float, interpolation: str, mean: tuple, std: tuple
 ) -> Tensor:
-    """Resize the shorter side to size / crop_pct, cut out the middle, normalise: uint8 (B, C, H, W) → (B, C, S, S)."""
+    """Resize the shorter side to size / crop_pct, cut out the middle, normalise: uint8 (B, C, H, W) → (B, C, S, S).
+
+    The resized image and its middle are rounded to whole pixels as timm's transforms round them.
+    """
     height, width = images.shape[2:]
-    full = max(int(size[0] / crop_pct), int(size[1] / crop_pct))
-    scale = min(height, width) / full
-    h, w = size[0] * scale, size[1] * scale
-    box = torch.tensor([(height - h) / 2, (width - w) / 2, h, w], device=images.device)
+    short = max(int(side / crop_pct) for side in size)
+    full = [int(short * side / min(height, width)) for side in (height, width)]
+    first = [round((whole - side) / 2) for whole, side in zip(full, size)]
+    scale = [height / full[0], width / full[1]]
+    box = torch.tensor(
+        [first[0] * scale[0], first[1] * scale[1], size[0] * scale[0], size[1] * scale[1]], device=images.device
+    )
     kind = interpolation if interpolation in KERNELS else "bicubic"
     x = crop_resize(images.float() / 255, box.expand(len(images), 4), size, kind)
     return normalise(x.clamp(0, 1), mean, std)
