@@ -10,6 +10,7 @@ from helpers import randomise
 import leanformer as lf
 from leanformer.core import Step, View, taps
 from leanformer.layers.imitation import distil, feature_loss, relation_loss, spread
+from leanformer.train import fit, plain
 
 
 def plain_relation(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -200,3 +201,15 @@ def test_a_perfect_student_imitates_at_no_loss():
     objective = method.objective(student, teacher)
     terms = objective(step_of(objective, student, {"teacher": teacher}, torch.randn(2, 3, 32, 32)))
     assert all(math.isclose(term.item(), 0, abs_tol=1e-6) for term in terms.values())
+
+
+def test_the_engine_trains_with_two_teachers_or_with_one():
+    imitated, logits = tiny(), lf.create("mixer", img_size=32, embed_dim=16, num_blocks=1, num_classes=5)
+    data = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8), torch.arange(8) % 5
+    for teachers in ({"teacher": logits, "imitation": imitated}, {"imitation": imitated}, imitated):
+        student = lf.apply(imitated, lf.RIFormer(blocks=(0, 1)))
+        before = student.blocks[0].mix.fn.weight.clone()
+        fit(student, recipe=plain(epochs=1, batch_size=4), data=data, teacher=teachers, device="cpu", quiet=True)
+        assert not torch.equal(before, student.blocks[0].mix.fn.weight)
+    with pytest.raises(ValueError, match="needs a teacher called 'imitation'"):
+        fit(student, recipe=plain(epochs=1, batch_size=4), data=data, teacher=logits, device="cpu", quiet=True)

@@ -155,3 +155,10 @@ def test_everything_but_the_affine_comes_from_the_teacher():
     new = {key for key in student.state_dict() if key not in theirs}
     assert new == {f"blocks.{i}.mix.fn.{part}" for i in (0, 1) for part in ("weight", "bias")}
     assert all(torch.equal(value, theirs[key]) for key, value in student.state_dict().items() if key in theirs)
+
+
+def test_identity_variant_needs_no_bias_that_the_norm_lacks():
+    model = lf.create("poolformerv2_s12", depths=(1,) * 4, dims=(8,) * 4, num_classes=5, img_size=32)
+    lean = randomise(lf.apply(model, lf.RIFormer(identity=True)))
+    mixes = [block.mix for block in lf.blocks_of(lf.fuse(lean)).values()]
+    assert all(mix.norm.bias is None for mix in mixes)

@@ -70,8 +70,8 @@ def absorbs(norm: nn.Module) -> bool:
     return isinstance(norm, ABSORBING)
 
 
-def absorb(norm: nn.Module, scale: Tensor, shift: Tensor) -> nn.Module:
-    """A new norm that computes `scale · norm(x) + shift`, with a bias even where the old one had none.
+def absorb(norm: nn.Module, scale: Tensor, shift: Tensor | None) -> nn.Module:
+    """A new norm that computes `scale · norm(x) + shift`; with a shift it has a bias, even where the old one had none.
 
     >>> z = torch.randn(3, 8)
     >>> torch.equal(absorb(nn.LayerNorm(8), 2 * torch.ones(8), torch.ones(8))(z), 2 * nn.LayerNorm(8)(z) + 1)
@@ -80,10 +80,12 @@ def absorb(norm: nn.Module, scale: Tensor, shift: Tensor) -> nn.Module:
     new = copy.deepcopy(norm)
     gamma, beta = ("alpha", "beta") if isinstance(norm, ChannelAffine) else ("weight", "bias")
     old_gamma, old_beta = getattr(norm, gamma), getattr(norm, beta)
-    new_gamma = scale if old_gamma is None else (old_gamma.detach().flatten() * scale).view_as(old_gamma)
-    new_beta = shift if old_beta is None else (old_beta.detach().flatten() * scale + shift).view_as(old_beta)
+    new_gamma = scale if old_gamma is None else (old_gamma.flatten() * scale).view_as(old_gamma)
+    new_beta = shift
+    if old_beta is not None:
+        new_beta = (old_beta.flatten() * scale + (0 if shift is None else shift)).view_as(old_beta)
     setattr(new, gamma, nn.Parameter(new_gamma.detach().clone()))
-    setattr(new, beta, nn.Parameter(new_beta.detach().clone()))
+    setattr(new, beta, None if new_beta is None else nn.Parameter(new_beta.detach().clone()))
     return new
 
 
@@ -123,11 +125,10 @@ class MixerFree(Branch):
     @torch.no_grad()
     def fused(self) -> NormResidual:
         """Eq. 4, with the branch's scale folded in as well."""
-        reference = next(self.parameters())
-        gain, shift = self.gain(reference), reference.new_zeros(self.dim)
+        gain, shift = self.gain(next(self.parameters())), None
         if isinstance(self.fn, Affine):
             gain, shift = gain * (self.fn.weight - 1), gain * self.fn.bias
-        return NormResidual(absorb(self.norm, gain, shift), self.skip)
+        return NormResidual(absorb(self.norm, gain, shift), copy.deepcopy(self.skip))
 
 
 class AffineBranch(MixerFree):
