@@ -150,7 +150,7 @@ def set_drop_path(model: nn.Module, rate: float) -> None:
     blocks = list(blocks_of(model).values())
     for index, block in enumerate(blocks):
         probability = rate * index / max(1, len(blocks) - 1)
+        slots = [getattr(block, slot) for slot in block.slots]
         for module in block.modules():
-            drop = getattr(module, "drop", None)
-            if isinstance(module, Branch) or isinstance(drop, DropPath):
+            if isinstance(module, Branch) or (module in slots and hasattr(module, "drop")):
                 module.drop = DropPath(probability) if probability else nn.Identity()

@@ -1,0 +1,224 @@
+"""Objectives: their values, their sums, their teachers, and what the engine does with losses that are no numbers."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from survival import arrays, tiny
+
+import leanformer as lf
+from leanformer.core import Objective, Step, View
+from leanformer.train.learner import Learner, Teachers, adapt, choose_objective, set_drop_path
+from leanformer.train.ledger import NonFiniteLoss
+from leanformer.train.objectives import parse_objective, relations
+
+RECIPE = lf.recipes.plain(epochs=2, batch_size=8)
+
+
+def _step(**changes) -> Step:
+    torch.manual_seed(0)
+    values = {
+        "images": torch.zeros(4, 3, 8, 8),
+        "targets": torch.arange(4),
+        "student": View(torch.randn(4, 6), {"a": torch.randn(4, 5, 8)}),
+        "teachers": {"teacher": View(torch.randn(4, 6), {"a": torch.randn(4, 5, 8), "b": torch.randn(4, 5, 7)})},
+    }
+    return Step(**{**values, **changes})
+
+
+def test_cross_entropy_takes_hard_and_soft_labels():
+    step = _step()
+    soft = _step(targets=F.one_hot(step.targets, 6).float())
+    assert lf.train.CrossEntropy()(step)["cross_entropy"] == pytest.approx(
+        lf.train.CrossEntropy()(soft)["cross_entropy"].item()
+    )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_soft_distillation_is_the_divergence_at_its_temperature(temperature):
+    step = _step()
+    loss = lf.train.SoftDistillation(temperature=temperature, weight=0.5)(step)["soft"]
+    t = (step.teacher().output / temperature).softmax(-1)
+    s = (step.student.output / temperature).softmax(-1)
+    assert loss.item() == pytest.approx(0.5 * temperature**2 * (t * (t / s).log()).sum(-1).mean().item(), rel=1e-5)
+
+
+def test_soft_distillation_from_oneself_is_zero():
+    view = View(torch.randn(4, 6))
+    assert lf.train.SoftDistillation()(_step(student=view, teachers={"teacher": view}))["soft"] == pytest.approx(0)
+
+
+def test_hard_distillation_learns_the_teachers_first_choice():
+    step = _step()
+    expected = F.cross_entropy(step.student.output, step.teacher().output.argmax(-1))
+    assert lf.train.HardDistillation()(step)["hard"] == expected
+
+
+def test_features_and_relations_compare_what_is_tapped():
+    step = _step()
+    s, t = step.student.taps["a"], step.teacher().taps["a"]
+    assert lf.train.FeatureDistillation("a")(step)["features"] == F.mse_loss(s, t)
+    assert lf.train.RelationDistillation("a")(step)["relations"] == F.mse_loss(relations(s), relations(t))
+    assert torch.allclose(relations(s).diagonal(dim1=1, dim2=2), torch.ones(4, 5))
+    with pytest.raises(ValueError, match=r"\(4, 5, 8\) in the student and b \(4, 5, 7\)"):
+        lf.train.FeatureDistillation("a", "b")(step)
+
+
+def test_the_distillation_token_gets_a_loss_of_its_own():
+    model = lf.create(
+        "deit_tiny_distilled_patch16_224", img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, num_classes=4
+    )
+    result = lf.train.fit(
+        model, recipe=RECIPE, data=arrays(), teacher=tiny(1), objective="distillation_token", device="cpu", quiet=True
+    )
+    assert result.finished
+    with pytest.raises(ValueError, match="no distillation token"):
+        lf.train.fit(tiny(), recipe=RECIPE, data=arrays(), teacher=tiny(), objective="distillation_token", device="cpu")
+
+
+def test_objectives_add_up_with_taps_of_all():
+    total = parse_objective("cross_entropy:weight=0.5 + soft:temperature=2 + features:at=a,weight=3")
+    assert total.student_taps() == {"a"}
+    assert total.teacher_taps() == {"teacher": frozenset({"a"})}
+    assert set(total(_step())) == {"cross_entropy", "soft", "features"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [("nothing", "unknown objective"), ("soft:tau=2", "tau"), ("soft:temperature", "not option=value")],
+)
+def test_an_unknown_objective_is_refused(spec, message):
+    with pytest.raises(ValueError, match=message):
+        parse_objective(spec)
+
+
+def test_a_missing_teacher_is_refused_before_training():
+    with pytest.raises(ValueError, match="needs a teacher called 'teacher'; given: none"):
+        lf.train.fit(tiny(), recipe=RECIPE, data=arrays(), objective="soft", device="cpu", quiet=True)
+
+
+def test_by_default_the_methods_teach_and_else_logits_and_labels():
+    plain = choose_objective(None, tiny(), {"teacher": tiny(1)}, "auto")
+    assert {type(p).__name__ for p in plain.parts} == {"CrossEntropy", "SoftDistillation"}
+    assert type(choose_objective(None, tiny(), {}, "auto")).__name__ == "CrossEntropy"
+    slim = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2), lf.SiT(at=(1,)))
+    assert "Recalibration" in type(choose_objective(None, slim, {"teacher": tiny()}, "auto")).__name__
+
+
+def test_a_teacher_sees_images_in_its_own_size_and_normalisation():
+    images = torch.rand(2, 3, 16, 16)
+    given = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.3), "input_size": (3, 16, 16)}
+    wanted = {"mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7), "input_size": (3, 16, 16)}
+    mean, std = (torch.tensor(given[k])[:, None, None] for k in ("mean", "std"))
+    seen = adapt((images - mean) / std, given, wanted)
+    mean, std = (torch.tensor(wanted[k])[:, None, None] for k in ("mean", "std"))
+    torch.testing.assert_close(seen * std + mean, images)
+    assert adapt(images, given, {**given, "input_size": (3, 24, 24)}).shape == (2, 3, 24, 24)
+
+
+def test_teachers_stay_as_they_are_and_get_no_gradient():
+    teacher = tiny(1)
+    before = {k: v.clone() for k, v in teacher.state_dict().items()}
+    lf.train.fit(tiny(), recipe=RECIPE, data=arrays(), teacher=teacher, device="cpu", quiet=True)
+    assert not teacher.training
+    assert all(torch.equal(before[k], v) for k, v in teacher.state_dict().items())
+    assert all(p.grad is None for p in teacher.parameters())
+    assert not any(module._forward_hooks for module in teacher.blocks.modules())
+
+
+def test_drop_path_grows_linearly_over_the_blocks():
+    model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=5, num_heads=1)
+    set_drop_path(model, 0.4)
+    rates = [getattr(block.mix.drop, "drop_prob", 0.0) for block in model.blocks]
+    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+
+
+def test_drop_path_reaches_the_modules_that_methods_put_in():
+    model = lf.apply(lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=3, num_heads=1), lf.RePa())
+    set_drop_path(model, 0.4)
+    assert getattr(model.blocks[2].ffn.drop, "drop_prob", 0.0) == pytest.approx(0.4)
+
+
+class Spoil(Objective):
+    """Not a number in one update."""
+
+    def __init__(self, call: int):
+        super().__init__()
+        self.call, self.calls = call, 0
+
+    def forward(self, step: Step):
+        self.calls += 1
+        value = step.student.output.sum() * 0
+        return {"spoiled": value + float("nan") if self.calls == self.call else value}
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_step_term_and_rate(tmp_path):
+    objective = lf.train.CrossEntropy() + Spoil(6)
+    with pytest.raises(NonFiniteLoss, match=r"at update 5: spoiled = nan; learning rate 0\.000\d+"):
+        lf.train.fit(
+            tiny(), recipe=RECIPE, data=arrays(), objective=objective, output=tmp_path / "run", device="cpu",
+            quiet=True, save_every=1,
+        )  # fmt: skip
+    state = lf.train.checkpoint.read_checkpoint(tmp_path / "run")
+    assert state["update"] == 5
+    assert all(torch.isfinite(v).all() for v in state["learner"].values())
+
+
+def test_a_loss_that_is_not_finite_can_be_skipped(tmp_path):
+    result = lf.train.fit(
+        tiny(), recipe=RECIPE, data=arrays(), objective=lf.train.CrossEntropy() + Spoil(3), output=tmp_path / "run",
+        device="cpu", quiet=True, nonfinite="skip",
+    )  # fmt: skip
+    assert result.updates == 8
+    assert all(torch.isfinite(p).all() for p in result.model.parameters())
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "skipped" in line.get("event", "")] == [2]
+
+
+def test_every_term_is_logged_and_the_loss_is_their_sum(tmp_path):
+    lf.train.fit(
+        tiny(), recipe=RECIPE, data=arrays(), val=arrays(), teacher=tiny(1), output=tmp_path / "run", device="cpu",
+        quiet=True, log_every=1,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert len(steps) == 8
+    assert steps[0]["loss"] == pytest.approx(steps[0]["cross_entropy"] + steps[0]["soft"])
+    assert (
+        (tmp_path / "run" / "log.csv").read_text().startswith("epoch,update,val_top1,val_top5,val_loss,seconds\n1,4,")
+    )
+
+
+def test_a_method_schedule_is_followed_and_ends_at_its_target(tmp_path):
+    backbone = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, num_classes=4)
+    model = lf.apply(backbone, lf.EViT(keep_rate=0.5, start_epoch=1, shrink_epochs=2))
+    result = lf.train.fit(
+        model, recipe=RECIPE.replace(epochs=3), data=arrays(), output=tmp_path / "run", device="cpu", quiet=True,
+        log_every=1,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    rates = [line["keep_rate"] for line in lines if line["kind"] == "step"]
+    assert rates[:5] == [1.0] * 5
+    assert sorted(rates, reverse=True) == rates
+    assert 0.5 < rates[-1] < 0.6
+    assert result.model.blocks[1].mix.keep_rate == 0.5
+
+
+def test_a_compiled_student_gives_the_taps_and_gradients_of_the_plain_one():
+    objective = lf.train.FeatureDistillation("blocks.1") + lf.train.CrossEntropy()
+    images, labels = torch.randn(4, 3, 16, 16), torch.arange(4)
+    gradients = []
+    for compile in (False, True):
+        student, teacher = tiny(), tiny(1)
+        learner = Learner(student, objective)
+        teachers = Teachers({"teacher": teacher}, objective.teacher_taps(), lf.core.input_of(student))
+        if compile:
+            learner._compiled = (torch.compile(student, backend="aot_eager"),)
+        for _ in range(2):
+            student.zero_grad()
+            terms = learner(images, labels, teachers(images), 0.0)
+            sum(terms.values()).backward()
+        gradients.append([p.grad for p in student.parameters()])
+        learner.close()
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
