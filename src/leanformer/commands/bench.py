@@ -10,12 +10,13 @@ from ..core import fuse
 from ..measure.bench import compare
 from ..measure.console import console
 from .common import Apply, Set, open_model
+from .suite import run_suite
 
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL [MODEL ...]")]
 
 
 def bench(
-    models: Models,
+    models: Models = (),
     methods: Apply = (),
     checkpoint: Path | None = None,
     arguments: Set = (),
@@ -25,6 +26,8 @@ def bench(
     modes: tuple[str, ...] = ("eager", "compiled"),
     repeats: int = 7,
     fused: bool = True,
+    suite: str | None = None,
+    only: str = "",
     output: Path | None = None,
 ) -> None:
     """Throughput, latency, memory and MACs of models side by side; the first is the yardstick of the speed-ups.
@@ -44,8 +47,14 @@ def bench(
         modes: eager, compiled, and on a GPU graph (compiled and captured in a CUDA graph).
         repeats: How often each row is timed, in turn with the others.
         fused: Fuse the models with methods first, as they would be deployed.
+        suite: A fixed list of lean models, each against the fastest form of its backbone: gpu or growth.
+        only: Of a suite, only the rows whose name contains this text.
         output: Write the result as JSON, for example results/bench.json.
     """
+    if suite is not None:
+        return run_suite(suite, device, dtypes[0] if dtypes else "bfloat16", repeats, only, output)
+    if not models:
+        raise ValueError("give at least one model, by name or as a checkpoint, or a --suite")
     named: dict[str, nn.Module] = {model: open_model(model, (), checkpoint, arguments) for model in models}
     for spec in methods:
         model = open_model(models[0], tuple(spec.split("+")), checkpoint, arguments)

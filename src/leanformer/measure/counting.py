@@ -50,7 +50,11 @@ def count_modules(model: nn.Module, size: tuple[int, ...] | None = None) -> dict
     images = images.to(next(twin.parameters()).dtype)
     # with autograd on, some composite operators run as one kernel that the counter does not know
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_BLIND) as counter, _PoolCounter(twin) as pool:
-        twin(images)
+        try:
+            twin(images)
+        except (AssertionError, RuntimeError) as error:
+            wrong = f"this {type(model).__name__} takes no images of size {tuple(images.shape[1:])}: {error}"
+            raise ValueError(wrong) from error
     flops = {path.partition(".")[2]: sum(ops.values()) for path, ops in counter.get_flop_counts().items()}
     flops[""] = counter.get_total_flops()
     return {

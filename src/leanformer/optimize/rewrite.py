@@ -44,8 +44,8 @@ def mixer_free_stages(model: nn.Module) -> nn.Module | None:
 
 
 REWRITES: dict[str, Rewrite] = {
-    "channels last": channels_last,
     "patches by product": patches_by_product,
+    "channels last": channels_last,
     "activation in product": activation_in_product,
     "RePa by products": repa_by_products,
     "mixer-free stages in one pass": mixer_free_stages,

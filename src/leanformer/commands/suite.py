@@ -1,0 +1,104 @@
+"""Suites for `leanformer bench --suite`: fixed lists of lean models, each against its backbone."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from rich.progress import track
+from torch import nn
+
+from .. import methods as lf
+from ..backbones import create
+from ..core import Method, apply, fuse
+from ..measure.console import console
+from ..measure.results import record, write_result
+from ..measure.versus import Contest, contest_table, versus
+from ..optimize import optimize
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A backbone, the methods on it, and the published speed-up."""
+
+    label: str
+    backbone: str
+    methods: tuple[Method, ...]
+    paper: str = ""
+    size: int = 224
+
+    def plain(self) -> nn.Module:
+        """timm's own model as the yardstick where timm has it, and ours where it has not."""
+        own = not timm.is_model(self.backbone) or self.size != 224
+        return create(self.backbone, **self._size) if own else create(f"timm/{self.backbone}")
+
+    def lean(self) -> nn.Module:
+        return fuse(apply(create(self.backbone, **self._size), *self.methods), verify=False)
+
+    @property
+    def _size(self) -> dict[str, Any]:
+        return {"img_size": self.size} if self.size != 224 else {}
+
+
+DEIT = {name: f"deit_{name}_patch16_224" for name in ("tiny", "small", "base")} | {"large": "vit_large_patch16_224"}
+EVIT7, EVIT5, REPA = lf.EViT(keep_rate=0.7), lf.EViT(keep_rate=0.5), lf.RePa(idle_ratio=0.75)
+
+
+def headline() -> Iterator[Entry]:
+    """The models with published speed-ups."""
+    yield Entry("EViT 0.7 on DeiT-S", DEIT["small"], (EVIT7,), "1.50")
+    yield Entry("EViT 0.7 on DeiT-B", DEIT["base"], (EVIT7,), "1.59")
+    yield Entry("EViT 0.5 on DeiT-S", DEIT["small"], (EVIT5,), "1.85")
+    yield Entry("EViT 0.5 on DeiT-B", DEIT["base"], (EVIT5,), "1.92")
+    yield Entry("RePa 0.75 on DeiT-S", DEIT["small"], (REPA,), "1.54")
+    yield Entry("RePa 0.75 on DeiT-B", DEIT["base"], (REPA,), "1.68")
+    yield Entry("RePa 0.75 on ViT-L", DEIT["large"], (REPA,), "1.67")
+    yield Entry("RePa 0.75 + EViT 0.7 on DeiT-B", DEIT["base"], (REPA, EVIT7))
+    yield Entry("RePa 0.75 + EViT 0.5 on DeiT-B", DEIT["base"], (REPA, EVIT5))
+    yield Entry("RIFormer-S12 over PoolFormer", "poolformer_s12", (lf.RIFormer(),), "1.18")
+    yield Entry("RIFormer-M36 over PoolFormer", "poolformer_m36", (lf.RIFormer(),), "1.17")
+    yield Entry("SiT-XS over LV-ViT-S", "lvvit_plus_xsmall", (lf.SiT.preset("lvvit_plus_xsmall"),), "3.6")
+    yield Entry("SiT-S over LV-ViT-S", "lvvit_plus_small", (lf.SiT.preset("lvvit_plus_small"),), "1.4")
+
+
+def growth() -> Iterator[tuple[Entry, int]]:
+    """EViT 0.7 + RePa over batch size, resolution and model size."""
+    both = (REPA, EVIT7)
+    for batch in (4, 16, 64, 1024):
+        yield Entry("RePa + EViT 0.7 on DeiT-S", DEIT["small"], both), batch
+    for size in (288, 384, 512):
+        yield Entry("RePa + EViT 0.7 on DeiT-S", DEIT["small"], both, size=size), 128
+    for name in ("tiny", "small", "large"):
+        yield Entry(f"RePa + EViT 0.7 on {DEIT[name]}", DEIT[name], both), 256
+
+
+SUITES: dict[str, Callable[[], list[tuple[Entry, int]]]] = {
+    "gpu": lambda: [(entry, batch) for batch in (256, 1) for entry in headline()],
+    "growth": lambda: list(growth()),
+}
+
+
+def run_suite(name: str, device: str | None, dtype: str, repeats: int, only: str, output: Path | None) -> None:
+    """Run a suite, print it, and write it as JSON after every backbone: a run that is cut short keeps its rows."""
+    if name not in SUITES:
+        raise ValueError(f"unknown suite '{name}'; known: {', '.join(SUITES)}")
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen = [(entry, batch) for entry, batch in SUITES[name]() if only in f"{entry.label} batch {batch}."]
+    contests: list[Contest] = []
+    papers = {entry.label: entry.paper for entry, _ in chosen}
+    groups = {(entry.backbone, entry.size, batch): entry for entry, batch in chosen}
+    for (backbone, size, batch), first in track(groups.items(), description=name):
+        torch._dynamo.reset()
+        leans = {e.label: e.lean() for e, b in chosen if (e.backbone, e.size, b) == (backbone, size, batch)}
+        contests += versus(
+            first.plain(), leans, optimize, device=place, batch=batch, dtype=dtype, size=(3, size, size),
+            repeats=repeats, name=backbone,
+        )  # fmt: skip
+        if output is not None:
+            more = [{"speedup": c.speedup, "paper_speedup": papers[c.label]} for c in contests]
+            rows = [dataclasses.asdict(c) | m for c, m in zip(contests, more, strict=True)]
+            write_result(record(f"suite {name}", rows, place), output)
+    console().print(contest_table(contests))

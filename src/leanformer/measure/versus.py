@@ -1,0 +1,122 @@
+"""versus: lean models against the backbone they come from, each in its fastest form, in one run.
+
+The yardstick is fair: the backbone eager, compiled, compiled with channels last, and each compiled form captured in a
+CUDA graph as well; a speed-up is over the fastest of them. On a CPU there are no graphs.
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import nn
+
+from .counting import count
+from .timing import capture, interleave, prepare
+
+Optimize = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One lean model beside its backbone: images a second of each form, and what they are over the best backbone."""
+
+    label: str
+    backbone: str
+    batch: int
+    size: int
+    dtype: str
+    forms: dict[str, float]
+    """Form → images a second: 'backbone eager', 'backbone compiled', …, and ours: 'eager', 'compiled', 'optimised'."""
+    spread: dict[str, float]
+    mac_ratio: float
+    steps: tuple[str, ...] = ()
+
+    @property
+    def yardstick(self) -> float:
+        """The fastest form of the backbone."""
+        return max(rate for form, rate in self.forms.items() if form.startswith("backbone"))
+
+    @property
+    def speedup(self) -> float:
+        """Our fastest form over the backbone's fastest."""
+        return max(rate for form, rate in self.forms.items() if not form.startswith("backbone")) / self.yardstick
+
+
+def versus(
+    backbone: nn.Module,
+    leans: Mapping[str, nn.Module],
+    optimize: Optimize,
+    *,
+    device: torch.device,
+    batch: int,
+    dtype: str,
+    size: tuple[int, int, int],
+    repeats: int = 5,
+    name: str = "",
+) -> list[Contest]:
+    """Time all forms of a backbone and of the lean models made from it, interleaved. `optimize` is lf.optimize.
+
+    >>> versus(teacher, {"EViT": lean}, lf.optimize, device=torch.device("cuda"), batch=256,
+    ...        dtype="bfloat16", size=(3, 224, 224))[0].speedup  # doctest: +SKIP
+    """
+    kind = getattr(torch, dtype)
+    images = torch.randn(batch, *size, device=device).to(kind)
+    plain = copy.deepcopy(backbone).eval().to(device, kind)
+    forms = _forms("backbone", plain, images)
+    steps = {}
+    for label, lean in leans.items():
+        fused = copy.deepcopy(lean).eval().to(device, kind)
+        fast = optimize(lean, device=device, batch=batch, dtype=dtype, size=size, search=False)
+        steps[label] = tuple(fast.choice.steps)
+        forms[f"{label}: eager"] = prepare(fused, images, "eager")
+        forms[f"{label}: compiled"] = prepare(fused, images, "compiled")
+        forms[f"{label}: optimised"] = functools.partial(fast, images)
+    timings = interleave(forms, device, repeats)
+    whole = count(backbone, size).macs
+    contests = []
+    for label, lean in leans.items():
+        mine = {
+            form.removeprefix(f"{label}: "): timing
+            for form, timing in timings.items()
+            if form.startswith(("backbone", f"{label}: "))
+        }
+        rates = {form: batch / timing.median for form, timing in mine.items()}
+        spread = {form: timing.spread for form, timing in mine.items()}
+        ratio = whole / count(lean, size).macs
+        contests.append(Contest(label, name, batch, size[1], dtype, rates, spread, ratio, steps[label]))
+    return contests
+
+
+def _forms(name: str, model: nn.Module, images: torch.Tensor) -> dict[str, Callable[[], Any]]:
+    forms = {f"{name} eager": prepare(model, images, "eager"), f"{name} compiled": prepare(model, images, "compiled")}
+    laid_out = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    last = images.contiguous(memory_format=torch.channels_last)
+    forms[f"{name} compiled, channels last"] = prepare(laid_out, last, "compiled")
+    if images.device.type == "cuda":
+        forms |= {f"{form}, graph": capture(call) for form, call in forms.items() if "compiled" in form}
+    return forms
+
+
+def contest_table(contests: Sequence[Contest]) -> Table:
+    """The contests as one rich table."""
+    shown = Table(title="over the fastest form of the backbone, in the same run", title_justify="left")
+    columns = ("model", "batch", "px", "backbone eager", "backbone best", "lean compiled", "optimised", "speed-up")
+    for name in (*columns, "MAC ratio"):
+        shown.add_column(name, justify="left" if name == "model" else "right")
+    for contest in contests:
+        shown.add_row(
+            contest.label,
+            str(contest.batch),
+            str(contest.size),
+            f"{contest.forms['backbone eager']:,.0f}",
+            f"{contest.yardstick:,.0f}",
+            f"{contest.forms['compiled']:,.0f}",
+            f"{contest.forms['optimised']:,.0f}",
+            f"{contest.speedup:.2f}x",
+            f"{contest.mac_ratio:.2f}",
+        )
+    return shown
