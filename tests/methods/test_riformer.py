@@ -96,7 +96,7 @@ def test_default_keeps_a_view_of_the_image_for_the_class_token():
 def test_what_cannot_be_freed_is_refused_with_its_reason():
     with pytest.raises(ValueError, match="class token sees no patch"):
         lf.apply(tiny("vit"), lf.RIFormer(blocks=tuple(range(8))))
-    with pytest.raises(ValueError, match="only MLP"):
+    with pytest.raises(ValueError, match="one branch for mixer and MLP"):
         lf.apply(lf.create("gmlp", img_size=32, num_blocks=2, embed_dim=32), lf.RIFormer())
     model = tiny("vit")
     model.blocks[0].mix.norm = nn.RMSNorm(32)

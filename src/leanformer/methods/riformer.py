@@ -127,7 +127,7 @@ def _refuse_blind_class_token(model: nn.Module, chosen: dict[str, Block]) -> Non
 
 def _refuse_unknown(path: str, block: Block) -> None:
     if "ffn" not in block.slots:
-        raise ValueError(f"{path}: its token mixer lies inside the block's only MLP; riformer would remove that too")
+        raise ValueError(f"{path}: the block has one branch for mixer and MLP; riformer would leave nothing of it")
     if not isinstance(block.mix, Branch):
         raise ValueError(f"{path} is a {type(block.mix).__name__}, not a residual branch with a norm to merge into")
     if not absorbs(block.mix.norm):
