@@ -7,6 +7,7 @@ import tyro
 
 from .commands.backbones import backbones
 from .commands.bench import bench
+from .commands.calibrate import calibrate, recalibrate
 from .commands.eval import eval_
 from .commands.models import apply, describe, fuse, list_
 from .commands.recipes import recipes
@@ -20,6 +21,8 @@ VERBS = {
     "describe": describe,
     "apply": apply,
     "fuse": fuse,
+    "calibrate": calibrate,
+    "recalibrate": recalibrate,
     "bench": bench,
     "sweep": sweep,
     "tables": tables,
