@@ -73,7 +73,10 @@ def from_card(card: Card) -> nn.Module:
         )
     model: Any = create(card.backbone, **card.arguments)
     if card.global_pool is not None and card.global_pool != pooling_of(model):
-        model.reset_classifier(model.num_classes, card.global_pool)
+        try:
+            model.reset_classifier(model.num_classes, card.global_pool)
+        except AssertionError as error:
+            raise ValueError(f"{card.backbone} has no pooling '{card.global_pool}', as its card says") from error
     model = apply(model, *card.methods)
     if card.fused:
         model = fold(model)

@@ -46,7 +46,7 @@ def census(family: str) -> Iterator[Entry]:
     """Adopt every model of a family of timm's, built on the meta device.
 
     >>> [entry.blocks for entry in census("mlp_mixer") if entry.name == "gmlp_b16_224"]
-    ['30 SpatialGatingMlp']
+    ['30 GatedMlp']
     """
     for name in names_of(family):
         with torch.device("meta"):

@@ -3,6 +3,7 @@
 Nothing in the file is executed on loading: tensors are raw bytes and the card is JSON that is checked field by field.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -119,7 +120,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
     except SafetensorError as error:
         raise ValueError(f"cannot write {path}: {error}") from error
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # mostly it is not there any more
+            os.unlink(temporary)
     return path
 
 

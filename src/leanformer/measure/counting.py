@@ -45,7 +45,7 @@ def count_modules(model: nn.Module, size: tuple[int, ...] | None = None) -> dict
     >>> count_modules(lf.create("deit_tiny_patch16_224"))["blocks.0.ffn"].macs
     58097664
     """
-    twin = copy.deepcopy(model).to("meta").eval()
+    twin = copy.deepcopy(model).to("meta").eval().requires_grad_(False)
     images = torch.empty(1, *(size or input_of(model)["input_size"]), device="meta")
     images = images.to(next(twin.parameters()).dtype)
     # with autograd on, some composite operators run as one kernel that the counter does not know

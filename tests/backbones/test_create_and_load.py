@@ -1,0 +1,387 @@
+"""create, save and load: what goes in comes out, and whatever is wrong is said and changes nothing."""
+
+import argparse
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from families import BACKBONES, VIT
+from helpers import randomise
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import leanformer as lf
+from leanformer.core import input_of, write_atomically
+
+TINY = {**VIT, "embed_dim": 16, "depth": 2}
+
+
+def tiny(**arguments: Any) -> nn.Module:
+    return randomise(lf.create("vit", **{**TINY, **arguments})).eval()
+
+
+def timm_weights(**arguments: Any) -> dict[str, Tensor]:
+    model = timm.models.VisionTransformer(**{**TINY, **arguments})
+    return randomise(model).state_dict()
+
+
+def answers(model: nn.Module) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        return model.eval()(torch.randn(2, *input_of(model)["input_size"], generator=generator))
+
+
+# ---- weights from files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".bin", ".safetensors"])
+def test_weights_are_read_from_every_kind_of_file(suffix: str, tmp_path: Path) -> None:
+    weights, path = timm_weights(), tmp_path / f"weights{suffix}"
+    save_file(weights, path) if suffix == ".safetensors" else torch.save(weights, path)
+    model = lf.create("vit", path, **TINY)
+    assert torch.equal(model.head.weight, weights["head.weight"])
+    assert torch.equal(model.blocks[1].mix.fn.qkv.weight, weights["blocks.1.attn.qkv.weight"])
+
+
+@pytest.mark.parametrize("nest", ["model", "state_dict", "model_ema", "state_dict_ema"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
+def test_nested_and_wrapped_checkpoints_are_unpacked(nest: str, prefix: str, tmp_path: Path) -> None:
+    weights, path = timm_weights(), tmp_path / "checkpoint.pth"
+    options = argparse.Namespace(lr=0.1)
+    torch.save({nest: {f"{prefix}{k}": v for k, v in weights.items()}, "epoch": 3, "args": options}, path)
+    assert torch.equal(lf.create("vit", path, **TINY).cls_token, weights["cls_token"])
+
+
+class Evil:
+    """Writes a file when it is unpickled without care."""
+
+    def __init__(self, trace: Path):
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.trace}",)
+
+
+def test_a_pickle_with_code_is_refused_and_not_executed(tmp_path: Path) -> None:
+    path, trace = tmp_path / "evil.pth", tmp_path / "trace"
+    torch.save({"model": timm_weights(), "extra": Evil(trace)}, path)
+    with pytest.raises(ValueError, match="is not a file of plain weights"):
+        lf.create("vit", path, **TINY)
+    path.write_bytes(pickle.dumps(Evil(trace)))
+    with pytest.raises(ValueError, match="is not a file of plain weights"):
+        lf.create("vit", path, **TINY)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a checkpoint", b"\x80\x02}q\x00.", b"PK\x03\x04 truncated", os.urandom(500)]
+)
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_file_that_is_no_checkpoint_is_refused_by_create(content: bytes, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"file{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"file\{suffix} (is not|holds no)"):
+        lf.create("vit", path, **TINY)
+
+
+@pytest.mark.parametrize("content", [{"epoch": 3}, {"model": nn.Linear(2, 2).state_dict(), "x": 1}, [1, 2], {}, 3])
+def test_a_pickle_without_a_fitting_state_dict_is_refused(content: Any, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "file.pth")
+    with pytest.raises(ValueError, match="holds no state dict|is for another model"):
+        lf.create("vit", tmp_path / "file.pth", **TINY)
+
+
+def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere.pth", tmp_path):
+        with pytest.raises(ValueError, match="does not exist"):
+            lf.create("vit", path, **TINY)
+        with pytest.raises(ValueError, match="does not exist"):
+            lf.load(path)
+
+
+def test_a_checkpoint_for_another_model_is_reported_key_by_key(tmp_path: Path) -> None:
+    weights = timm_weights(num_classes=7)
+    del weights["norm.weight"]
+    weights["extra.weight"] = torch.zeros(1)
+    torch.save(weights, tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="is for another model") as error:
+        lf.create("vit", tmp_path / "other.pth", **TINY)
+    report = str(error.value)
+    assert "missing: norm.weight (1 in all)" in report
+    assert "unexpected: extra.weight (1 in all)" in report
+    assert "of another shape: head.weight is (7, 16) instead of (5, 16)" in report
+    with pytest.raises(ValueError, match=r"is for another model; missing: .* more \(\d+ in all\)"):
+        lf.create("mixer", tmp_path / "other.pth", **BACKBONES["mixer"][1])
+
+
+def test_a_leanformer_checkpoint_is_not_taken_for_bare_weights(tmp_path: Path) -> None:
+    path = lf.save(tiny(), tmp_path / "lean.safetensors")
+    with pytest.raises(ValueError, match=r"use lf\.load"):
+        lf.create("vit", path, **TINY)
+
+
+def test_positions_are_resampled_on_request_only(tmp_path: Path) -> None:
+    weights = timm_weights()
+    torch.save(weights, tmp_path / "small.pth")
+    with pytest.raises(ValueError, match=r"pos_embed is \(1, 17, 16\) instead of \(1, 37, 16\)"):
+        lf.create("vit", tmp_path / "small.pth", **{**TINY, "img_size": 48})
+    model = lf.create("vit", tmp_path / "small.pth", resample_positions=True, **{**TINY, "img_size": 48})
+    reference = timm.models.VisionTransformer(**TINY)
+    reference.load_state_dict(weights)
+    reference.set_input_size(img_size=(48, 48))
+    assert torch.equal(model.pos_embed, reference.pos_embed)
+    same = lf.create("vit", tmp_path / "small.pth", resample_positions=True, **TINY)
+    assert torch.equal(same.pos_embed, weights["pos_embed"])
+
+
+def test_relative_positions_are_resampled_to_other_windows(tmp_path: Path) -> None:
+    swin = BACKBONES["swin"][1]
+    small = randomise(timm.models.SwinTransformer(**swin))
+    torch.save(small.state_dict(), tmp_path / "swin.pth")
+    larger = {**swin, "img_size": 64, "window_size": 8}
+    with pytest.raises(ValueError, match="relative_position_bias_table is"):
+        lf.create("swin", tmp_path / "swin.pth", **larger)
+    model = lf.create("swin", tmp_path / "swin.pth", resample_positions=True, **larger)
+    small.set_input_size(img_size=(64, 64), window_size=(8, 8))
+    torch.testing.assert_close(answers(model), answers(lf.adopt(small, "swin", larger)))
+
+
+def test_positions_of_another_width_or_a_rectangle_are_refused(tmp_path: Path) -> None:
+    torch.save(timm_weights(img_size=(32, 64)), tmp_path / "wide.pth")
+    with pytest.raises(ValueError, match="positions for 32 patches, not a square"):
+        lf.create("vit", tmp_path / "wide.pth", resample_positions=True, **TINY)
+    torch.save(timm_weights(embed_dim=32), tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="is for another model"):
+        lf.create("vit", tmp_path / "other.pth", resample_positions=True, **TINY)
+
+
+# ---- names and arguments --------------------------------------------------------------------------------------------
+
+
+def test_unknown_models_are_refused_with_near_names() -> None:
+    with pytest.raises(
+        ValueError, match=r"unknown model 'deit_smal_patch16_224'; did you mean .*deit_small_patch16_224"
+    ):
+        lf.create("deit_smal_patch16_224")
+    with pytest.raises(ValueError, match="unknown model 'hf-hub:some/model'"):
+        lf.create("hf-hub:some/model")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("deit_tiny_patch16_224", {"nonsense": 1}),
+        ("vit", {**TINY, "num_heads": 3}),
+        ("vit", {**TINY, "depth": "many"}),
+        ("vit", {**TINY, "img_size": 33}),
+        ("vit", {**TINY, "img_size": 4}),
+        ("vit", {**TINY, "patch_size": 0}),
+        ("deit_tiny_patch16_224", {"img_size": 225}),
+        ("deit_tiny_patch16_224", {"img_size": "large"}),
+        ("swin_tiny_patch4_window7_224", {"img_size": 223}),
+        ("mixer", {**BACKBONES["mixer"][1], "img_size": 30}),
+        ("timm_metaformer", {"token_mixers": ["magic"] * 4}),
+    ],
+)
+def test_arguments_and_image_sizes_a_model_cannot_take_are_refused(name: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=name):
+        lf.create(name, **arguments)
+
+
+def test_other_image_sizes_are_refused_by_the_count_too() -> None:
+    with pytest.raises(ValueError, match=r"takes no images of size \(3, 40, 40\)"):
+        lf.measure.count(tiny(), (3, 40, 40))
+
+
+# ---- checkpoints that describe themselves ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", BACKBONES)
+def test_every_family_is_saved_and_loaded_bit_equal(family: str, tmp_path: Path) -> None:
+    name, arguments = BACKBONES[family]
+    model = randomise(lf.create(name, **arguments))
+    again = lf.load(lf.save(model, tmp_path / "model.safetensors"))
+    assert not again.training
+    assert torch.equal(answers(again), answers(model))
+    assert input_of(again) == input_of(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_the_dtype_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:
+    again = lf.load(lf.save(tiny().to(dtype), tmp_path / "model.safetensors"))
+    assert {p.dtype for p in again.parameters()} == {dtype}
+
+
+def test_mixed_dtypes_are_kept(tmp_path: Path) -> None:
+    model = tiny().bfloat16()
+    model.head.double()
+    again = lf.load(lf.save(model, tmp_path / "model.safetensors"))
+    assert {k: v.dtype for k, v in again.state_dict().items()} == {k: v.dtype for k, v in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("family", ["vit", "swin", "mixer", "timm_poolformer", "deit_distilled"])
+def test_a_classifier_that_was_reset_is_kept(family: str, tmp_path: Path) -> None:
+    name, arguments = BACKBONES[family]
+    model: Any = lf.create(name, **arguments)
+    model.reset_classifier(11)
+    again: Any = lf.load(lf.save(randomise(model), tmp_path / "model.safetensors"))
+    assert again.num_classes == 11
+    assert torch.equal(answers(again), answers(model))
+
+
+@pytest.mark.parametrize("pool", ["avg", "max", ""])
+def test_a_pooling_that_was_reset_is_kept(pool: str, tmp_path: Path) -> None:
+    model: Any = tiny()
+    model.reset_classifier(5, global_pool=pool)
+    again = lf.load(lf.save(model, tmp_path / "model.safetensors"))
+    assert torch.equal(answers(again), answers(model))
+
+
+@pytest.mark.parametrize("size", [(48, 48), (32, 64)])
+def test_a_resized_vision_transformer_is_saved_at_its_size(size: tuple[int, int], tmp_path: Path) -> None:
+    model: Any = tiny()
+    model.set_input_size(img_size=size)
+    again = lf.load(lf.save(model, tmp_path / "model.safetensors"))
+    assert input_of(again)["input_size"] == (3, *size)
+    assert torch.equal(answers(again), answers(model))
+
+
+def test_a_resized_swin_is_refused_because_its_windows_changed(tmp_path: Path) -> None:
+    model: Any = lf.create("swin", **BACKBONES["swin"][1])
+    model.set_input_size(img_size=(64, 64), window_size=(8, 8))
+    with pytest.raises(ValueError, match="was resized from"):
+        lf.save(model, tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_arguments_that_are_no_plain_values_are_refused_on_saving(tmp_path: Path) -> None:
+    model = lf.create("vit", **TINY, act_layer=nn.ReLU)
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        lf.save(model, tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_card_says_what_the_model_is(tmp_path: Path) -> None:
+    card = card_in(lf.save(tiny(), tmp_path / "model.safetensors"))
+    assert card["backbone"] == "vit"
+    assert card["arguments"] == TINY
+    assert card["num_classes"] == 5
+    assert card["fused"] is False
+    assert card["methods"] == []
+    assert card["input"]["input_size"] == [3, 32, 32]
+    assert len(card["input"]["mean"]) == 3
+    assert set(card["versions"]) == {"leanformer", "timm", "torch"}
+
+
+def test_the_source_of_weights_is_not_on_the_card(tmp_path: Path) -> None:
+    torch.save(timm_weights(), tmp_path / "weights.pth")
+    model = lf.create("vit", tmp_path / "weights.pth", **TINY)
+    assert str(tmp_path) not in json.dumps(card_in(lf.save(model, tmp_path / "model.safetensors")))
+
+
+def test_tied_weights_are_saved(tmp_path: Path) -> None:
+    model: Any = tiny()
+    model.blocks[1].ffn.fn.fc1.weight = model.blocks[0].ffn.fn.fc1.weight
+    again = lf.load(lf.save(model, tmp_path / "model.safetensors"))
+    assert torch.equal(answers(again), answers(model))
+
+
+# ---- damaged and foreign files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 100, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_refused(keep: float, tmp_path: Path) -> None:
+    path = lf.save(tiny(), tmp_path / "model.safetensors")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep if keep >= 1 else keep * len(content))])
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a whole safetensors file"):
+        lf.load(path)
+
+
+def test_a_foreign_file_is_refused_and_told_where_to_go(tmp_path: Path) -> None:
+    save_file(timm_weights(), tmp_path / "foreign.safetensors")
+    with pytest.raises(ValueError, match=r"has weights but no leanformer card; give them to lf\.create"):
+        lf.load(tmp_path / "foreign.safetensors")
+    torch.save(timm_weights(), tmp_path / "foreign.pth")
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        lf.load(tmp_path / "foreign.pth")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("not json", "card in .* is damaged"),
+        ([1, 2], "card in .* is damaged"),
+        ({"backbone": None}, "card in .* is damaged.*'backbone'"),
+        ({"arguments": [1]}, "card in .* is damaged.*'arguments'"),
+        ({"methods": "evit"}, "card in .* is damaged.*'methods'"),
+        ({"fused": "yes"}, "card in .* is damaged.*'fused'"),
+        ({"methods": [{"name": "evit"}]}, "card in .* is damaged"),
+        ({"methods": [{"name": "magic", "version": 1, "options": {}}]}, "unknown method 'magic'"),
+        ({"format": 99}, "is of format 99"),
+        ({"backbone": "magic"}, "unknown model 'magic'"),
+        ({"backbone": "resnet18", "arguments": {}}, "cannot adopt ResNet"),
+        ({"arguments": {**TINY, "embed_dim": 32}}, "is for another model"),
+        ({"arguments": {**TINY, "nonsense": 1}}, "cannot be built with"),
+        ({"arguments": {**TINY, "checkpoint": "other.pth"}}, "asks for weights from elsewhere"),
+        ({"arguments": {**TINY, "pretrained": True}}, "asks for weights from elsewhere"),
+        ({"arguments": {**TINY, "checkpoint_path": "x"}}, "asks for weights from elsewhere"),
+        ({"arguments": {**TINY, "pretrained_cfg": {"file": "x"}}}, "asks for weights from elsewhere"),
+        ({"global_pool": "magic"}, "magic"),
+    ],
+    ids=str,
+)
+def test_a_tampered_card_is_refused(change: Any, message: str, tmp_path: Path) -> None:
+    path = lf.save(tiny(), tmp_path / "model.safetensors")
+    card = card_in(path)
+    card = card | change if isinstance(change, dict) else change
+    text = card if isinstance(card, str) else json.dumps(card)
+    save_file(load_file(path), path, {"leanformer": text})
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        lf.load(path)
+
+
+# ---- outputs that cannot be written ---------------------------------------------------------------------------------
+
+
+def test_an_output_path_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for path in (tmp_path / "missing" / "model.safetensors", folder, tmp_path / ("x" * 300)):
+        with pytest.raises(ValueError, match="cannot write"):
+            lf.save(tiny(), path)
+    assert list(tmp_path.iterdir()) == [folder]
+    assert not list(folder.iterdir())
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fails(name: str) -> None:
+        Path(name).write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ValueError, match="No space left on device"):
+        write_atomically(path, fails)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_saved_files_can_be_read_by_those_who_may_read_other_files(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    path = lf.save(tiny(), tmp_path / "model.safetensors")
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def card_in(path: Path) -> dict[str, Any]:
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()["leanformer"])
