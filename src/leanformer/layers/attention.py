@@ -17,8 +17,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """What `attention(x)` gives, (B, N, C), and the attention that each token receives, (B, N).
 
-    `score` is "class" for the first token's row or "mean" for the mean over all rows. The scores are probabilities
-    before attention dropout; they need not be computed in training mode from the thinned map.
+    `score` is "class" for the first token's row or "mean" for the mean over all rows. In training the scores are the
+    probabilities before attention dropout: the fused kernel does not tell which of them it dropped.
 
     >>> y, received = attend(Attention(64, num_heads=2), torch.randn(4, 10, 64))
     >>> y.shape, received.shape

@@ -110,8 +110,9 @@ class EViT(Method, name="evit"):
     `score="class"` ranks by the class token's attention, as in the paper. `score="mean"` ranks by the mean attention
     that a token receives: our extension for models without a class token; it computes whole attention maps.
 
-    In training the rate is 1 until `start_epoch` and then falls to `keep_rate` over `shrink_epochs`. Scores are taken
-    before attention dropout, which the published code takes after it; in evaluation there is no difference.
+    In training the rate is 1 until `start_epoch` and then falls to `keep_rate` over `shrink_epochs`. Applied to a
+    trained backbone this is the paper's training with an oracle; `EViT.finetune` holds the rate from the start. Scores
+    are taken before attention dropout, which the published code takes after it; in evaluation that is the same.
 
     >>> import leanformer as lf
     >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
