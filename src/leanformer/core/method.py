@@ -9,7 +9,19 @@ import ast
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from types import UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from torch import nn
 
@@ -84,7 +96,13 @@ def method_from(name: str, options: dict[str, Any]) -> Method:
     if name not in METHODS:
         raise ValueError(f"unknown method '{name}'; known methods: {', '.join(sorted(METHODS))}")
     _refuse_unknown(METHODS[name], options)
-    return METHODS[name](**{key: _hashable(value) for key, value in options.items()})
+    options = {key: _hashable(value) for key, value in options.items()}
+    hints = get_type_hints(METHODS[name])
+    for key, value in options.items():
+        if not _fits(value, hints[key]):
+            wanted = getattr(hints[key], "__name__", None) if isinstance(hints[key], type) else None
+            raise ValueError(f"{name}: {key}={value!r} is not of the type {wanted or hints[key]}")
+    return METHODS[name](**options)
 
 
 def parse_method(spec: str) -> Method:
@@ -100,6 +118,8 @@ def parse_method(spec: str) -> Method:
         key, equals, value = part.partition("=")
         if not equals:
             raise ValueError(f"'{part}' in '{spec}' is not option=value")
+        if key.strip() in options:
+            raise ValueError(f"'{spec}' gives {key.strip()} twice")
         options[key.strip()] = _literal(value.strip())
     return method_from(name.strip(), options)
 
@@ -140,6 +160,21 @@ def _refuse_unknown(cls: type[Method], options: Collection[str]) -> None:
     for option in options:
         if option not in known:
             raise ValueError(f"{cls.name} has no option '{option}'; its options: {', '.join(known)}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value read from text or JSON is of an option's type: the plain types and unions, tuples, literals."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        wanted = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is Ellipsis else inner
+        return isinstance(value, tuple) and len(value) == len(wanted) and all(map(_fits, value, wanted))
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return isinstance(value, hint) if isinstance(hint, type) else True
 
 
 def _literal(text: str) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .block import blocks_of
 from .card import card_of, input_of, set_card
 from .method import Build, Fusible, Method
 
@@ -38,7 +39,7 @@ def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
         raise ValueError("this model is fused; apply methods to the model before lf.fuse")
     new = copy.deepcopy(model)  # the plans are made on the copy: a slot may hold on to its block's own grid
     plans = [(method, method.swaps(new)) for method in methods]
-    claims = _claim(card.claims, plans)
+    claims = _claim(new, card.claims, plans)
     for _, plan in plans:
         _swap(new, plan, seed)
     set_card(new, card.replace(methods=tuple(sorted((*card.methods, *methods), key=repr)), claims=claims))
@@ -114,10 +115,13 @@ def share(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(t): t for t in tensors})
 
 
-def _claim(held: dict[str, str], plans: list[tuple[Method, dict[str, Build]]]) -> dict[str, str]:
+def _claim(model: nn.Module, held: dict[str, str], plans: list[tuple[Method, dict[str, Build]]]) -> dict[str, str]:
     claims = dict(held)
+    slots = {f"{path}.{slot}" for path, block in blocks_of(model).items() for slot in block.slots}
     for method, plan in plans:
         for path in plan:
+            if path not in slots:
+                raise ValueError(f"{method.name} claims {path}, which is no slot of this {type(model).__name__}")
             if path in claims:
                 raise ValueError(f"{method.name} and {claims[path]} both claim the slot {path}; choose other blocks")
             claims[path] = method.name
@@ -186,6 +190,8 @@ def _prove(exact: nn.Module, folded: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, *input_of(exact)["input_size"], generator=generator, dtype=torch.float64)
     before, after = exact(images), folded(images)
+    if not before.isfinite().all():
+        raise ValueError("the model's outputs are not finite, so fusing cannot be proven; are its weights damaged?")
     error = (before - after).abs().max().item()
     allowed = FUSE_TOLERANCE * max(1.0, before.abs().max().item())
     if not error <= allowed:
