@@ -29,7 +29,7 @@ class RIFormer(Method, name="riformer"):
 
     >>> import leanformer as lf
     >>> model = lf.apply(lf.create("poolformer_s12"), lf.RIFormer())
-    >>> type(lf.fuse(model.eval()).network[0][0].mix).__name__  # doctest: +SKIP
+    >>> type(lf.fuse(model, verify=False).stages[0].blocks[0].mix).__name__
     'NormResidual'
     """
 

@@ -26,6 +26,8 @@ FORM = ("deploy", "init_cfg")
 
 def _build(config: dict[str, Any], state: State) -> nn.Module:
     name, arguments = _arguments(config)
+    if "head.fc.weight" not in state:  # the backbone alone
+        arguments["num_classes"] = 0
     model = apply(create(name, **arguments), method_from("riformer", {}))
     return fold(model) if _deployed(state) else model
 
@@ -86,6 +88,8 @@ def _deployed(state: State) -> bool:
 
 def _ours(state: State, model: Any) -> State:
     """Affine weights lose their convolution's shape; in deploy form LayerScale goes into the norm."""
+    if not any(key.startswith("backbone.") for key in state):  # saved from the backbone alone
+        state = {key if key.startswith("head.") else f"backbone.{key}": value for key, value in state.items()}
     if _deployed(state):
         for key in [key for key in state if key.endswith("layer_scale_1")]:
             scale, block = state.pop(key), key.removesuffix("layer_scale_1")
