@@ -85,3 +85,15 @@ def test_a_rewrite_that_changes_the_answers_is_not_kept(tmp_path, monkeypatch):
 def test_unknown_dtypes_are_refused():
     with pytest.raises(ValueError, match="unknown dtype 'fp7'"):
         lf.optimize(lean_vit(), device="cpu", dtype="fp7")
+
+
+@pytest.mark.parametrize("build", [lean_vit, mixer_free])
+def test_the_rewritten_model_compiles_without_graph_breaks(build):
+    model = build()
+    for step in search._applicable(model):
+        model = REWRITES[step](model) or model
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    images = torch.randn(2, *lf.core.input_of(model)["input_size"])
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(images), model(images), atol=1e-4, rtol=1e-4)

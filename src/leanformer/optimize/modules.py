@@ -52,13 +52,18 @@ class RePaProducts(nn.Module):
     def __init__(self, ffn: Any):
         super().__init__()
         weights = (ffn.fc1.weight, ffn.fc1.bias, ffn.fc2.weight, ffn.fc2.bias, ffn.fc3.weight)
-        self.weights = nn.ParameterList(nn.Parameter(w.detach().flatten(1) if w.ndim > 1 else w) for w in weights)
+        self.w, self.b, self.w_in, self.b_in, self.w_out = (
+            nn.Parameter(w.detach().flatten(1) if w.ndim > 1 else w) for w in weights
+        )
         self.channels_first = ffn.fc1.weight.ndim == 4
 
     def forward(self, x: Tensor) -> Tensor:
         if self.channels_first:
-            return repa_ffn(x.permute(0, 2, 3, 1), *self.weights).permute(0, 3, 1, 2)
-        return repa_ffn(x, *self.weights)
+            return self._rows(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self._rows(x)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return repa_ffn(x, self.w, self.b, self.w_in, self.b_in, self.w_out)
 
 
 class MixerFreeBlock(nn.Module):
@@ -79,12 +84,14 @@ class MixerFreeBlock(nn.Module):
             "fc2": (w2, b2),
         }
         for name, pair in pairs.items():
-            setattr(self, name, nn.ParameterList(nn.Parameter(t.detach().clone()) for t in pair))
+            for part, tensor in zip(("weight", "bias"), pair, strict=True):
+                self.register_parameter(f"{name}_{part}", nn.Parameter(tensor.detach().clone()))
         self.eps = norm1.eps
         self.width = norm1.weight.numel()
 
     def forward(self, x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = [list(pair) for pair in (self.norm1, self.norm2, self.fc1, self.fc2)]  # type: ignore[arg-type]
+        norm1, norm2 = [self.norm1_weight, self.norm1_bias], [self.norm2_weight, self.norm2_bias]
+        pairs = (norm1, norm2, [self.fc1_weight, self.fc1_bias], [self.fc2_weight, self.fc2_bias])
         if x.is_cuda and self.width <= ONE_PASS_WIDTH:
             from ..kernels.mixer_free_triton import block_in_one_pass
 
