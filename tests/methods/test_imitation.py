@@ -105,9 +105,11 @@ def test_imitating_blocks_are_as_many_as_asked_and_in_order(n):
         assert {stages[i] for i in chosen} == {0, 1, 2, 3}
 
 
-def test_objective_terms_are_the_losses_times_their_weights():
+@pytest.mark.parametrize("relative", [False, True])
+def test_objective_terms_are_the_losses_times_their_weights(relative):
     teacher = randomise(tiny())
-    method = lf.RIFormer(blocks=(0, 1), block_weight=2.0, output_weight=3.0, relation_weight=5.0)
+    weights = {"block_weight": 2.0, "output_weight": 3.0, "relation_weight": 5.0}
+    method = lf.RIFormer(blocks=(0, 1), relative=relative, **weights)
     student = randomise(lf.apply(teacher, method), seed=1)
     objective = method.objective(student, teacher)
     step = step_of(objective, student, {"teacher": teacher}, torch.randn(2, 3, 32, 32))
@@ -117,10 +119,13 @@ def test_objective_terms_are_the_losses_times_their_weights():
     def mean(loss, *paths):
         return sum(loss(ours[p], theirs[p].clone()) for p in paths) / len(paths)
 
+    def feature(ours, theirs):
+        return feature_loss(ours, theirs) / (theirs.square().mean() if relative else 1)
+
     soft = distil(step.student.output, step.teachers["teacher"].output.clone())
     torch.testing.assert_close(terms["logits"], soft)
-    torch.testing.assert_close(terms["block"], 2 * mean(feature_loss, "blocks.0", "blocks.1"))
-    torch.testing.assert_close(terms["output"], 3 * mean(feature_loss, "blocks.0.mix.fn", "blocks.1.mix.fn"))
+    torch.testing.assert_close(terms["block"], 2 * mean(feature, "blocks.0", "blocks.1"))
+    torch.testing.assert_close(terms["output"], 3 * mean(feature, "blocks.0.mix.fn", "blocks.1.mix.fn"))
     torch.testing.assert_close(terms["relation"], 5 * mean(relation_loss, "blocks.0", "blocks.1"))
     sum(terms.values()).backward()
     assert student.blocks[0].mix.fn.weight.grad.abs().sum() > 0

@@ -22,16 +22,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Distillation = Literal["soft", "hard"]
+TINY = 1e-12
 
 
-def feature_loss(student: Tensor, teacher: Tensor) -> Tensor:
+def feature_loss(student: Tensor, teacher: Tensor, relative: bool = False) -> Tensor:
     """L_in' of two block outputs, L_out of two token mixers' outputs; any layout.
 
-    >>> feature_loss(torch.ones(2, 5, 8), torch.zeros(2, 5, 8))
-    tensor(1.)
+    `relative` divides by the mean square of the teacher's features, which grows a hundredfold from the first block of
+    a network to its last: then every block counts alike, and a weight means the same in every network.
+
+    >>> feature_loss(torch.ones(2, 5, 8), 2 * torch.ones(2, 5, 8), relative=True)
+    tensor(0.2500)
     """
     _same_shape(student, teacher)
-    return F.mse_loss(student.float(), teacher.float())
+    loss = F.mse_loss(student.float(), teacher.float())
+    return loss / teacher.float().square().mean().clamp(min=TINY) if relative else loss
 
 
 def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:

@@ -52,6 +52,8 @@ class RIFormer(Method, name="riformer"):
     block_weight: float = 1.0
     output_weight: float = 1.0
     relation_weight: float = 1.0
+    relative: bool = True
+    """Divide L_in' and L_out by the mean square of the teacher's features; False: the paper's plain mean."""
     feature_epochs: float = 80
     """How long L_in' and L_out count, from the start; the paper's 80 are out of 120."""
     relation_epochs: float = 20
@@ -172,9 +174,9 @@ class ModuleImitation(Objective):
         method, student = self.method, step.student.taps
         if step.epoch < method.feature_epochs:
             outputs = [f"{path}.mix.fn" for path in self.affines]
-            terms["block"] = method.block_weight * _mean(feature_loss(student[p], teacher[p]) for p in self.layouts)
-            if outputs:
-                terms["output"] = method.output_weight * _mean(feature_loss(student[p], teacher[p]) for p in outputs)
+            for name, paths in (("block", list(self.layouts)), ("output", outputs)):
+                losses = [feature_loss(student[p], teacher[p], method.relative) for p in paths]
+                terms |= {name: getattr(method, f"{name}_weight") * _mean(losses)} if losses else {}
         if step.epoch < method.relation_epochs:
             pairs = [(to_tokens(student[p], at), to_tokens(teacher[p], at)) for p, at in self.layouts.items()]
             terms["relation"] = method.relation_weight * _mean(relation_loss(ours, theirs) for ours, theirs in pairs)
