@@ -50,9 +50,6 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
-QUICK = ("vit", "swin", "mixer", "timm_caformer")
-"""One backbone a layout: enough for the checks that take seconds; the others run with the slow tests."""
-
 
 @functools.cache
 def backbone(family: str) -> nn.Module:
