@@ -30,24 +30,24 @@ def test_schedule_follows_the_published_one(shared):
     per_epoch = 1 + max(step for _, step, _ in published["run_code"])
     for epoch, step, rate in published["run_code"]:
         method = lf.card_of(lean).methods[0]
-        assert method.schedule(lean, epoch + step / per_epoch) == {"keep_rate": pytest.approx(rate, abs=1e-6)}
+        assert method.advance(lean, epoch + step / per_epoch) == {"keep_rate": pytest.approx(rate, abs=1e-6)}
         assert lean.blocks[2].mix.keep_rate == pytest.approx(rate, abs=1e-6)
 
 
 def test_schedule_has_a_target_for_each_place_and_leaves_the_card_alone(tmp_path):
     lean = lf.apply(tiny(), lf.EViT(keep_rate=(0.9, 0.7, 0.5), start_epoch=2, shrink_epochs=10))
     method = lf.card_of(lean).methods[0]
-    assert set(method.schedule(lean, 1.5).values()) == {1.0}
-    assert method.schedule(lean, 7) == pytest.approx({"keep_rate.1": 0.95, "keep_rate.2": 0.85, "keep_rate.3": 0.75})
+    assert set(method.advance(lean, 1.5).values()) == {1.0}
+    assert method.advance(lean, 7) == pytest.approx({"keep_rate.1": 0.95, "keep_rate.2": 0.85, "keep_rate.3": 0.75})
     assert [lean.blocks[i].mix.keep_rate for i in (1, 2, 3)] == pytest.approx([0.95, 0.85, 0.75])
     loaded = lf.load(lf.save(lean, tmp_path / "lean.safetensors"))
     assert [loaded.blocks[i].mix.keep_rate for i in (1, 2, 3)] == [0.9, 0.7, 0.5]
-    method.schedule(lean, math.inf)
+    method.advance(lean, math.inf)
     assert torch.equal(lean(images()), loaded(images()))
 
 
 def test_finetuning_holds_the_rate_from_the_first_step():
-    assert lf.EViT.finetune(keep_rate=0.5).schedule(lf.apply(tiny(), lf.EViT()), 0) == {"keep_rate": 0.5}
+    assert lf.EViT.finetune(keep_rate=0.5).advance(lf.apply(tiny(), lf.EViT()), 0) == {"keep_rate": 0.5}
     assert keep_rate_at(0, 0.7, 0, 0) == 0.7
 
 
@@ -99,7 +99,7 @@ def test_finetuning_a_trained_vit_on_real_images_raises_its_accuracy(shared):
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=1e-6)
     method = lf.card_of(model).methods[0]
     for epoch in range(4):
-        method.schedule(model, epoch)
+        method.advance(model, epoch)
         for batch in torch.randperm(len(train)).split(24):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(train[batch]), labels[batch]).backward()

@@ -129,7 +129,7 @@ def test_only_the_patches_that_remain_have_labels():
     model.patch_embed.eval()  # so that the same pass can be repeated below
     objective.prepare(model)
     for method in lf.card_of(model).methods:
-        method.schedule(model, math.inf)
+        method.advance(model, math.inf)
     model.train()
     for module in model.patch_embed.modules():
         module.eval()

@@ -68,7 +68,7 @@ class Method:
         """The same method at its neutral setting, which leaves the backbone's outputs bit-equal."""
         raise NotImplementedError(f"{type(self).__name__} has no neutral setting")
 
-    def schedule(self, model: nn.Module, epoch: float) -> dict[str, float]:
+    def advance(self, model: nn.Module, epoch: float) -> dict[str, float]:
         """Set what changes during training (a keep rate, say) for this moment; the values go to the log."""
         return {}
 

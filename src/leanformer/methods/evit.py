@@ -181,7 +181,7 @@ class EViT(Method, name="evit"):
     def off(self) -> Self:
         return self.replace(keep_rate=1.0, tokens=None)
 
-    def schedule(self, model: nn.Module, epoch: float) -> dict[str, float]:
+    def advance(self, model: nn.Module, epoch: float) -> dict[str, float]:
         places = self.places(model)
         targets = _spread("keep_rate", self.keep_rate, places, len(blocks_of(model)), absent=1)
         rates = [keep_rate_at(epoch, target, self.start_epoch, self.shrink_epochs) for target in targets]

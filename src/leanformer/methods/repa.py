@@ -9,7 +9,7 @@ idle_ratio θ is the share of hidden channels without activation. C channels, R 
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -19,23 +19,6 @@ from ..layers.idle import Rounding
 from ..layers.idle_ffn import IdleFFN, Norm
 
 PARTS = {"fc1", "act", "drop1", "norm", "fc2", "drop2", "drop"}
-
-
-class OverDepth(str):
-    """How the idle ratio runs over depth. Every method has a `schedule` to call during training: this one is both.
-
-    >>> OverDepth("linear") == "linear", OverDepth("linear")(nn.Linear(2, 2), epoch=3.0)
-    (True, {})
-    """
-
-    def __call__(self, model: nn.Module, epoch: float) -> dict[str, float]:
-        """Set how far the FFNs with `ramp_epochs` have turned from their old form into the one that folds."""
-        progress = {}
-        for module in model.modules():
-            if isinstance(module, IdleFFN) and module.ramp_epochs:
-                progress["repa_progress"] = min(1.0, epoch / module.ramp_epochs)
-                module.progress.fill_(progress["repa_progress"])
-        return progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +33,7 @@ class RePa(Method, name="repa"):
 
     idle_ratio: float | tuple[float, ...] = 0.75
     """Share of hidden channels without activation: one for all blocks, or one for each block that is swapped."""
-    schedule: str = OverDepth("static")  # type: ignore[assignment]
+    schedule: Literal["static", "linear"] = "static"
     """`linear` lets the ratio grow over depth to 1, and leaves the last block fully active."""
     norm: Norm = "batch"
     """`layer` keeps the norm before the FFN; the shortcut then stays outside what is fused."""
@@ -75,7 +58,6 @@ class RePa(Method, name="repa"):
         ):
             if getattr(self, option) not in known:
                 raise ValueError(f"{option} '{getattr(self, option)}' is not one of {', '.join(known)}")
-        object.__setattr__(self, "schedule", OverDepth(self.schedule))
         if self.ramp_epochs < 0:
             raise ValueError(f"ramp_epochs {self.ramp_epochs} is negative; 0 starts with the new form")
         if self.refine_steps < 0:
@@ -85,6 +67,16 @@ class RePa(Method, name="repa"):
 
     def off(self) -> "RePa":
         return self.replace(blocks=())
+
+    def advance(self, model: nn.Module, epoch: float) -> dict[str, float]:
+        """Set how far the FFNs have turned from their old form into the one that folds."""
+        if not self.ramp_epochs:
+            return {}
+        progress = min(1.0, epoch / self.ramp_epochs)
+        for module in model.modules():
+            if isinstance(module, IdleFFN):
+                module.progress.fill_(progress)
+        return {"repa_progress": progress}
 
     def swaps(self, model: nn.Module) -> dict[str, Build]:
         chosen = select(model, "ffn", self.blocks, self.stages)

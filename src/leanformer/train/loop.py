@@ -86,7 +86,7 @@ class Run:
         self.bare_optimizer, self.optimizer = optimizer, self.accelerator.prepare_optimizer(optimizer)
         self.rates = Rates(self.optimizer, recipe, self.plan.updates_per_epoch)  # type: ignore[arg-type]
         for method in self.methods if self.average else ():
-            method.schedule(self.average.module, math.inf)  # type: ignore[union-attr]
+            method.advance(self.average.module, math.inf)  # type: ignore[union-attr]
 
     def _spread(self) -> nn.Module:
         """The learner, copied to or sharded over the processes."""
@@ -199,7 +199,7 @@ class Run:
         when = epoch if self.recipe.method_schedules else math.inf
         moment = {}
         for method in self.methods:
-            moment |= method.schedule(self.model, when)
+            moment |= method.advance(self.model, when)
         if moment != self.moment and self.moment:
             self.changed = self.update
         self.moment = moment
@@ -238,7 +238,7 @@ class Run:
     def _evaluate(self) -> dict[str, Evaluation]:
         """The student and its moving average at the methods' final settings."""
         for method in self.methods:
-            method.schedule(self.model, math.inf)
+            method.advance(self.model, math.inf)
         self.moment = {}
         models = {"val": self.wrapped} | ({"ema": self.average.module} if self.average else {})
         return {name: self._measure(model) for name, model in models.items()}
@@ -261,7 +261,7 @@ class Run:
     def _finish(self, evaluations: dict[str, Evaluation]) -> Result:
         finished = self.update >= self.stop
         for method in self.methods:
-            method.schedule(self.model, math.inf)
+            method.advance(self.model, math.inf)
         model, ema = self.model, None if self.average is None else self.average.module
         if self.empty is not None:
             ema = None if ema is None else filled(copy.deepcopy(self.empty), whole_state(ema))
