@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import tyro
 from torch import nn
 
@@ -59,6 +60,7 @@ def train(
     chosen = parse_recipe(recipe)
     if data is None or output is None:
         raise ValueError("train needs --data and --output, or --resume RUN")
+    torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
     start = _start(model, published, checkpoint, arguments, classes)
     lean = bool(card_of(start).methods)
     specs = methods or (published.methods if published and not lean else ())
