@@ -60,7 +60,8 @@ def test_resume_needs_nothing_but_the_folder(folder, tmp_path):
 def test_a_new_head_and_a_published_recipe_from_the_command_line(folder, tmp_path):
     code = main([
         "train", "--recipe", "evit_deit_small_0.7:epochs=1,batch_size=8", *SMALL, "--set", "num_heads=2",
-        "--classes", "4", "--data", str(folder), "--output", str(tmp_path / "run"), *RUN, "--max-updates", "1", "--evaluate-every", "0",
+        "--classes", "4", "--data", str(folder), "--output", str(tmp_path / "run"), *RUN,
+        "--max-updates", "1", "--evaluate-every", "0",
     ])  # fmt: skip
     assert code == 0
     model = lf.load(tmp_path / "run" / "model.safetensors")
