@@ -42,6 +42,7 @@ class Branch(nn.Module):
 
     `scale_last` puts the scale after the drop: the same function, in the order of rounding of MetaFormer's code.
 
+    >>> import torch
     >>> Branch(nn.LayerNorm(8), nn.Linear(8, 8))(torch.zeros(2, 5, 8)).shape
     torch.Size([2, 5, 8])
     """
@@ -89,6 +90,7 @@ class Branch(nn.Module):
 class Block(nn.Module):
     """A block with its slots, and what a method must know of the place: width, layout, stage, grid.
 
+    >>> import torch
     >>> block = Block(mix=Branch(nn.LayerNorm(8), nn.Identity()), ffn=Branch(nn.LayerNorm(8), nn.Linear(8, 8)), dim=8)
     >>> block(torch.zeros(2, 5, 8)).shape, block.slots
     (torch.Size([2, 5, 8]), ('pre', 'mix', 'ffn'))
