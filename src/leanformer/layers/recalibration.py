@@ -108,7 +108,7 @@ def nearest_plane(tokens: int, size: Size) -> Size:
     ((7, 14), (4, 6))
     """
     planes = [(rows, tokens // rows) for rows in range(1, tokens + 1) if tokens % rows == 0]
-    return min(planes, key=lambda plane: abs(math.log(plane[0] * size[1] / (plane[1] * size[0]))))
+    return min(planes, key=lambda plane: round(abs(math.log(plane[0] * size[1] / (plane[1] * size[0]))), 6))
 
 
 def resized(plane: Tensor, size: Size) -> Tensor:

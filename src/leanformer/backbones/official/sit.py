@@ -35,6 +35,7 @@ SLIMMING = KeyMap(
 def recalibration_state(state: State) -> State:
     """The reverse modules' part of an official checkpoint, as the objective of SiT loads it.
 
+    >>> import torch
     >>> recalibration_state({"head.bias": torch.zeros(2), "rtsm.1.norm1.bias": torch.zeros(4)}).keys()
     dict_keys(['rtsm.1.norm1.bias'])
     """
