@@ -8,6 +8,7 @@ import tyro
 from .commands.backbones import backbones
 from .commands.bench import bench
 from .commands.calibrate import calibrate, recalibrate
+from .commands.demo import demo
 from .commands.eval import eval_
 from .commands.models import apply, describe, fuse, list_
 from .commands.recipes import recipes
@@ -29,6 +30,7 @@ VERBS = {
     "train": train,
     "eval": eval_,
     "recipes": recipes,
+    "demo": demo,
 }
 
 

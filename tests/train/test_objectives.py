@@ -127,6 +127,21 @@ def test_teachers_stay_as_they_are_and_get_no_gradient():
     assert not any(module._forward_hooks for module in teacher.blocks.modules())
 
 
+def test_a_teacher_that_is_the_student_is_refused():
+    model = tiny()
+    with pytest.raises(ValueError, match="shares its weights with the student"):
+        lf.train.fit(model, recipe=RECIPE, data=arrays(), teacher=model, device="cpu", quiet=True)
+
+
+def test_the_profile_of_an_update_says_where_its_time_goes():
+    spent = lf.train.profile(
+        tiny(), recipe=RECIPE, data=arrays(), teacher=tiny(1), device="cpu", updates=3, accumulate=2
+    )
+    assert 0 < spent["data_ms"] < spent["update_ms"]
+    assert spent["data_share"] == pytest.approx(spent["data_ms"] / spent["update_ms"])
+    assert spent["teachers_ms"] > 0
+
+
 def test_drop_path_grows_linearly_over_the_blocks():
     model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=5, num_heads=1)
     set_drop_path(model, 0.4)

@@ -13,6 +13,7 @@ from .objectives import (
     SoftDistillation,
     parse_objective,
 )
+from .profile import profile
 from .recipe import Recipe, plain
 from .result import Result
 from .runs import Settings, read_run
@@ -40,6 +41,7 @@ __all__ = [
     "open_data",
     "parse_objective",
     "plain",
+    "profile",
     "read_run",
     "with_places",
     "write_label_maps",

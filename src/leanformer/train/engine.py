@@ -51,7 +51,7 @@ def fit(
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
     train_data, val_data = _open(model, data, val, settings, recipe)
     chosen = choose_objective(objective, model, teachers, recipe.objective)
-    check_teachers(chosen, teachers)
+    check_teachers(chosen, teachers, model)
     run = Run(model, recipe, settings, train_data, val_data, teachers, chosen, folder)
     if state is not None:
         restore(run, state)

@@ -69,7 +69,7 @@ class Teachers:
         self._taps = contextlib.ExitStack()
         self.models, self.seen, self.inputs, self.run = {}, {}, {}, {}
         for name, model in models.items():
-            self.models[name] = model.eval().requires_grad_(False)
+            self.models[name] = model.eval()
             self.seen[name] = self._taps.enter_context(taps(model, paths.get(name, ())))
             self.inputs[name] = input_of(model)
             self.run[name] = torch.compile(model) if compile else model
@@ -133,8 +133,14 @@ def _prepared(objective: Objective, student: nn.Module, teachers: dict[str, nn.M
     return objective
 
 
-def check_teachers(objective: Objective, teachers: dict[str, nn.Module]) -> None:
-    """Refuse an objective that asks for a teacher that was not given."""
+def check_teachers(objective: Objective, teachers: dict[str, nn.Module], student: nn.Module) -> None:
+    """Refuse an objective that asks for a teacher that was not given, and a teacher that would be trained itself."""
+    mine = {id(parameter) for parameter in student.parameters()}
+    for name, teacher in teachers.items():
+        if any(id(parameter) in mine for parameter in teacher.parameters()):
+            raise ValueError(
+                f"the teacher '{name}' shares its weights with the student; give a copy: lf.apply(teacher)"
+            )
     for name in objective.teacher_taps():
         if name not in teachers:
             given = ", ".join(teachers) or "none"
