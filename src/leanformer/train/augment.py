@@ -8,6 +8,8 @@ with the cubic (Keys, a = -1/2) or triangle kernel k, stretched by s where the i
 B batch, C channels, H x W source, S x S output.
 """
 
+import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -68,7 +70,7 @@ def random_boxes(
     draws: Tensor, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Tensor:
     """Inception-style crops: ten tries each, then the middle. draws (B, 2·TRIES + 2) → boxes (B, 4)."""
-    lowest, highest = torch.tensor(ratio).log().tolist()
+    lowest, highest = math.log(ratio[0]), math.log(ratio[1])
     area = height * width * (scale[0] + (scale[1] - scale[0]) * draws[:, :TRIES])  # (B, tries)
     aspect = (lowest + (highest - lowest) * draws[:, TRIES : 2 * TRIES]).exp()
     w, h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()  # (B, tries)
@@ -95,8 +97,7 @@ def jitter(images: Tensor, factors: Tensor) -> Tensor:
 def _grey(images: Tensor) -> Tensor:
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
-    weights = torch.tensor([0.299, 0.587, 0.114], device=images.device, dtype=images.dtype)
-    return (images * weights[:, None, None]).sum(1, keepdim=True)
+    return (images * _constant((0.299, 0.587, 0.114), images.device)).sum(1, keepdim=True)
 
 
 def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:
@@ -140,18 +141,42 @@ class Augment:
         draws = uniforms(key, positions, DRAWS)  # (B, DRAWS)
         crop, rest = draws[:, : 2 * TRIES + 2], draws[:, 2 * TRIES + 2 :]
         box = random_boxes(crop, images.shape[2], images.shape[3], recipe.crop_scale, recipe.crop_ratio)
-        kind = recipe.interpolation if recipe.interpolation in KERNELS else "bicubic"
-        x = crop_resize(images.float() / 255, box, self.size, kind, flip=rest[:, 0] < recipe.flip).clamp(0, 1)
+        x = images.float() / 255
         if recipe.color_jitter:
             x = jitter(x, 1 + recipe.color_jitter * (2 * rest[:, 1:4] - 1))
-        x = normalise(x, self.mean, self.std)
+        x = resized(x, box, self.size, recipe.interpolation, self.mean, self.std, flip=rest[:, 0] < recipe.flip)
         return erase(x, rest[:, 4:9], recipe.erasing) if recipe.erasing else x
+
+
+@functools.cache
+def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Values by channel on a device, (C, 1, 1); kept, since a copy to a device would have it waited for."""
+    return torch.tensor(values, device=device)[:, None, None]
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """(x - mean) / std by channel."""
-    m, s = (torch.tensor(v, device=images.device, dtype=images.dtype)[:, None, None] for v in (mean, std))
-    return (images - m) / s
+    return (images - _constant(tuple(mean), images.device)) / _constant(tuple(std), images.device)
+
+
+def resized(
+    images: Tensor,
+    box: Tensor,
+    size: tuple[int, int],
+    interpolation: str,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    flip: Tensor | None = None,
+) -> Tensor:
+    """Crop, resize and normalise images in [0, 1]: (B, C, H, W) → (B, C, S, S).
+
+    Weights of a resampling add up to one, so it may come after the normalisation, which then works on fewer pixels
+    where images grow. What overshoots black and white is cut off as usual.
+    """
+    kind = interpolation if interpolation in KERNELS else "bicubic"
+    x = crop_resize(normalise(images, mean, std), box, size, kind, flip)
+    black, white = (tuple((level - m) / s for m, s in zip(mean, std)) for level in (0.0, 1.0))
+    return x.clamp_(_constant(black, x.device), _constant(white, x.device))
 
 
 def evaluation_view(
@@ -169,6 +194,4 @@ def evaluation_view(
     box = torch.tensor(
         [first[0] * scale[0], first[1] * scale[1], size[0] * scale[0], size[1] * scale[1]], device=images.device
     )
-    kind = interpolation if interpolation in KERNELS else "bicubic"
-    x = crop_resize(images.float() / 255, box.expand(len(images), 4), size, kind)
-    return normalise(x.clamp(0, 1), mean, std)
+    return resized(images.float() / 255, box.expand(len(images), 4), size, interpolation, mean, std)

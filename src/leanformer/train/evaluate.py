@@ -140,11 +140,16 @@ def _result(table: Tensor, seconds: float, data: Data, damaged: int) -> Evaluati
 
 
 def _shares(total: int, batch_size: int, process: int, processes: int) -> Iterator[list[int]]:
-    """Index lists of one process, as many and as long for each: -1 stands where the images are used up."""
-    whole = -(-total // processes)
-    mine = [index if index < total else -1 for index in range(process, whole * processes, processes)]
-    for first in range(0, len(mine), batch_size):
-        yield mine[first : first + batch_size]
+    """Index lists of one process, as many and as long for each: -1 stands where the images are used up.
+
+    All batches have one size, since a compiled model would be compiled anew for a smaller last one.
+    """
+    each = -(-total // processes)
+    size = min(batch_size, each)
+    each = -(-each // size) * size
+    mine = [index if index < total else -1 for index in range(process, each * processes, processes)]
+    for first in range(0, each, size):
+        yield mine[first : first + size]
 
 
 def _batches(
