@@ -232,6 +232,46 @@ def test_repeated_augmentation_shows_fewer_images_several_times():
     assert order.unique().numel() == 10
 
 
+class Shards(torch.utils.data.IterableDataset):
+    """What timm makes of WebDataset shards, as far as the engine knows it."""
+
+    def __init__(self, images: int):
+        self.images, self.epoch, self.transform = images, 0, None
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 32
+
+    def __iter__(self):
+        order = torch.randperm(32, generator=torch.Generator().manual_seed(self.epoch))[: self.images]
+        for index in order.tolist():
+            pixels = arrays()[0][index].permute(1, 2, 0).numpy()
+            yield self.transform(Image.fromarray(pixels)), index % 4
+
+
+@pytest.mark.parametrize("images", [32, 20], ids=["whole", "runs out"])
+def test_a_stream_resumes_where_it_was(tmp_path, images):
+    from leanformer.train.data import Stream
+
+    def stream():
+        return Stream(Shards(images), tuple("abcd"), "shards")
+
+    whole = _fit(stream(), output=tmp_path / "whole")
+    _fit(stream(), output=tmp_path / "parts", max_updates=3)
+    parts = _fit(stream(), output=tmp_path / "parts", resume=True)
+    assert whole.updates == parts.updates == 8
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), parts.model.parameters()))
+
+
+def test_a_stream_without_one_batch_is_an_error():
+    from leanformer.train.data import Stream
+
+    with pytest.raises(ValueError, match="does not give one whole batch of 8"):
+        _fit(Stream(Shards(5), tuple("abcd"), "shards"))
+
+
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(ValueError, match="does not divide"):
         Plan(images=40, batch_size=9, processes=2)

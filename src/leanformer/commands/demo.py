@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from rich.table import Table
 from sklearn.datasets import load_digits
+from timm.layers import build_sincos2d_pos_embed
 from torch import Tensor, nn
 
 from ..backbones import create
@@ -60,7 +61,7 @@ def demo(output: Path = Path("demo"), epochs: int = 14, lean_epochs: int = 6, se
     train, test = digits()
 
     out.rule("1  train a ViT on handwritten digits")
-    teacher = create("vit", img_size=SIZE, patch_size=PATCH, embed_dim=64, depth=6, num_heads=4, num_classes=10)
+    teacher = small_vit()
     _fit(teacher, train, test, _recipe(epochs, 2e-3), seed)
 
     out.rule("2  apply RePa and EViT, start from the trained weights, distil")
@@ -99,8 +100,16 @@ def digits() -> tuple[Split, Split]:
     found: Any = load_digits()
     images = torch.from_numpy(found.images * 255 / 16).to(torch.uint8)[:, None].expand(-1, 3, -1, -1).contiguous()
     labels = torch.from_numpy(found.target)
-    cut = 1347
-    return (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1347], order[1347:]
+    return (images[train], labels[train]), (images[test], labels[test])
+
+
+def small_vit() -> nn.Module:
+    """A ViT of four blocks over 6 x 6 patches, its position embedding started from the plane's sines and cosines."""
+    model: Any = create("vit", img_size=SIZE, patch_size=PATCH, embed_dim=64, depth=4, num_heads=4, num_classes=10)
+    model.pos_embed.data[0, 1:] = build_sincos2d_pos_embed(list(model.patch_embed.grid_size), dim=64)
+    return model
 
 
 def view(model: nn.Module, images: Tensor) -> Tensor:
@@ -114,8 +123,8 @@ def view(model: nn.Module, images: Tensor) -> Tensor:
 def _recipe(epochs: int, rate: float) -> Recipe:
     """Small crops are the only augmentation: a digit must not be mirrored."""
     return plain(
-        epochs=epochs, batch_size=32, learning_rate=rate, warmup_epochs=1, crop_scale=(0.8, 1.0), crop_ratio=(0.9, 1.1),
-        clip_grad=1.0, method_schedules=False,
+        epochs=epochs, batch_size=16, learning_rate=rate, warmup_epochs=0.5, crop_scale=(0.9, 1.0),
+        crop_ratio=(0.9, 1.1), clip_grad=1.0, method_schedules=False,
     )  # fmt: skip
 
 

@@ -172,18 +172,28 @@ def _from_stream(
     """A stream cannot be entered in the middle: a resumed epoch is read from its beginning up to where it was."""
     data.dataset.transform = transform
     size = plan.batch_size // (plan.processes * plan.accumulate)
-    update = start // plan.updates_per_epoch * plan.updates_per_epoch
-    skip = (start - update) * plan.accumulate
-    while update < stop:
+    first = start // plan.updates_per_epoch
+    skip = (start - first * plan.updates_per_epoch) * plan.accumulate
+    for epoch in range(first, -(-stop // plan.updates_per_epoch)):
         if hasattr(data.dataset, "set_epoch"):
-            data.dataset.set_epoch(update // plan.updates_per_epoch)
-        left = plan.updates_per_epoch * plan.accumulate
-        for images, labels in DataLoader(data.dataset, batch_size=size, num_workers=workers, drop_last=True):
+            data.dataset.set_epoch(epoch)
+        seed_all(plan.seed, "stream", epoch, plan.process)
+        for images, labels in _endless(data, size, workers, plan.updates_per_epoch * plan.accumulate):
             if skip:
                 skip -= 1
             else:
                 yield Batch(images.to(device), labels.to(device))
-            left -= 1
-            if not left:
-                break
-        update += plan.updates_per_epoch
+
+
+def _endless(data: Stream, size: int, workers: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """`count` batches of a stream, read from its beginning again where it runs out."""
+    given = 0
+    while given < count:
+        before = given
+        for batch in DataLoader(data.dataset, batch_size=size, num_workers=workers, drop_last=True):
+            yield batch
+            given += 1
+            if given == count:
+                return
+        if given == before:
+            raise ValueError(f"{data.name} does not give one whole batch of {size} images")
