@@ -149,7 +149,7 @@ def test_ffns_that_cannot_idle_are_refused_by_name():
     lf.fuse(model)
 
 
-def test_composes_with_evit_and_a_token_mixer_in_any_order():
+def test_composes_with_evit_in_any_order_and_with_token_mixers_and_sit():
     repa, evit = lf.RePa(idle_ratio=0.5), lf.EViT(keep_rate=0.7, at=(1,))
     model = lf.create("vit", **VIT)
     there, back = lf.apply(model, repa, evit), lf.apply(lf.apply(model, evit), repa)
@@ -158,9 +158,10 @@ def test_composes_with_evit_and_a_token_mixer_in_any_order():
     fused = lf.fuse(randomise(there).eval())
     with torch.no_grad():
         assert (fused(x) - there(x)).abs().max() < 1e-5
-    pooled = randomise(lf.apply(model, repa, lf.TokenMixer(mixer="pooling"))).eval()
-    with torch.no_grad():
-        assert (lf.fuse(pooled)(x) - pooled(x)).abs().max() < 1e-5
+    for other in (lf.TokenMixer(mixer="pooling"), lf.SiT()):
+        both = randomise(lf.apply(backbone("vit"), repa, other)).eval()
+        with torch.no_grad():
+            assert (lf.fuse(both)(x) - both(x)).abs().max() < 1e-5
 
 
 def test_fuse_warns_of_statistics_that_no_batch_made():
