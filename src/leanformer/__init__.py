@@ -1,6 +1,6 @@
 """leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
 
-from . import measure, recipes, train
+from . import export, measure, recipes, train
 from .backbones import adopt, create, load, resize
 from .backbones.official import from_official, to_official
 from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
@@ -19,6 +19,7 @@ __all__ = [
     "card_of",
     "create",
     "describe",
+    "export",
     "from_official",
     "fuse",
     "kept_patches",

@@ -89,7 +89,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     >>> lf.save(lf.create("deit_tiny_patch16_224", depth=1), "lean.safetensors")  # doctest: +SKIP
     """
     try:
-        card = json.dumps(_to_json(model))
+        card = json.dumps(card_json(model))
     except TypeError as error:
         raise ValueError(
             f"{card_of(model)} cannot be written as JSON, so the model cannot be saved: {error}"
@@ -152,7 +152,13 @@ def read(path: str | os.PathLike[str]) -> tuple[Card, dict[str, Tensor]]:
         raise ValueError(f"the card in {path} is damaged: {type(error).__name__} {error}") from error
 
 
-def _to_json(model: nn.Module) -> dict[str, Any]:
+def card_json(model: nn.Module) -> dict[str, Any]:
+    """The card as plain JSON values, with the model's input and classes: what files say of themselves.
+
+    >>> import leanformer as lf
+    >>> card_json(lf.create("deit_tiny_patch16_224"))["num_classes"]
+    1000
+    """
     card, data = card_of(model), input_of(model)
     if not card.backbone:
         raise ValueError(

@@ -1,1 +1,62 @@
-"""export"""
+"""Export: the fused model leaves Python and still gives the same answers, proven before the file gets its name.
+
+Each target's packages are imported only when it is asked for.
+"""
+
+from pathlib import Path
+
+from .aoti import AOTI
+from .aoti import to_aoti as aoti
+from .executorch import EXECUTORCH
+from .executorch import to_executorch as executorch
+from .onnx import ONNX
+from .onnx import to_onnx as onnx
+from .openvino import OPENVINO
+from .openvino import to_openvino as openvino
+from .parity import Drift, Parity
+from .quantise import quantise
+from .source import Exported, Unfused
+from .target import Run, Target
+from .torch_export import TORCH
+from .torch_export import to_torch as torch
+
+FORMATS = {"onnx": onnx, "openvino": openvino, "torch": torch, "aoti": aoti, "executorch": executorch}
+"""Format → the function that writes it."""
+TARGETS = {target.name: target for target in (ONNX, OPENVINO, TORCH, AOTI, EXECUTORCH)}
+RUNTIMES = {target.runtime: target for target in TARGETS.values()}
+
+
+def open_file(path: str | Path) -> Run:
+    """An exported file as a function from images to logits, computed by its own runtime on the CPU.
+
+    >>> open_file("lean.onnx")(images)  # doctest: +SKIP
+    """
+    path = Path(path)
+    found = [target for target in TARGETS.values() if path.name.endswith(target.suffix)]
+    if not found:
+        known = ", ".join(target.suffix for target in TARGETS.values())
+        raise ValueError(f"{path} is of no known format; known endings: {known}")
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist")
+    target = max(found, key=lambda target: len(target.suffix))
+    target.require()
+    return target.open(path)
+
+
+__all__ = [
+    "FORMATS",
+    "RUNTIMES",
+    "TARGETS",
+    "Drift",
+    "Exported",
+    "Parity",
+    "Target",
+    "Unfused",
+    "aoti",
+    "executorch",
+    "onnx",
+    "open_file",
+    "openvino",
+    "quantise",
+    "torch",
+]

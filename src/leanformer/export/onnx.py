@@ -1,0 +1,62 @@
+"""ONNX, computed by ONNX Runtime. The card stands in the file's metadata under "leanformer"."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from .source import Exported, export
+from .target import Run, Target
+
+OPSET = 20
+"""The operator set that is written by default: the oldest with all that is needed (gelu among it)."""
+
+
+def to_onnx(model: nn.Module, path: str | Path, *, opset: int = OPSET, **options: Any) -> Exported:
+    """Write an ONNX file for any batch size and compare it with the model in ONNX Runtime; see `export`.
+
+    >>> import leanformer as lf
+    >>> lf.export.onnx(lf.create("deit_tiny_patch16_224"), "lean.onnx").parity.error  # doctest: +SKIP
+    1.1e-06
+    """
+    return export(model, path, ONNX, opset=opset, **options)
+
+
+def _write(program: ExportedProgram, path: Path, metadata: dict[str, str], opset: int = OPSET) -> None:
+    written = torch.onnx.export(
+        program, dynamo=True, opset_version=opset, input_names=["images"], output_names=["logits"], verbose=False
+    )
+    assert written is not None
+    written.model.metadata_props.update(metadata)
+    written.model.producer_name = "leanformer"
+    written.save(path, external_data=False)
+
+
+def open_onnx(path: Path) -> Run:
+    """An ONNX file in ONNX Runtime, on as many threads as PyTorch has."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = torch.get_num_threads()
+    settings.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+
+    def run(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {name: images.numpy()})[0])
+
+    return run
+
+
+ONNX = Target(
+    name="onnx",
+    suffix=".onnx",
+    runtime="onnxruntime",
+    write=_write,
+    open=open_onnx,
+    packages=("onnx", "onnxscript", "onnxruntime"),
+    extra="onnx",
+    dtypes=(torch.float32, torch.float16),
+)

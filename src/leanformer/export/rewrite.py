@@ -1,0 +1,79 @@
+"""Rewrites before tracing: the same function from operators that every target has.
+
+The Fourier transforms of a global filter become products with the transform's matrices, which for the small planes
+of vision models cost little and need no complex numbers:
+
+    X = Fₕ x F_w,   Z = K · X,   y = Re(Fₕ* Z F_w*)        F[j, k] = exp(-2πi jk / n) / √n
+
+B batch, C channels, H x W the plane, K = W/2 + 1 frequencies of a row.
+"""
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..layers.mixers import GlobalFilter, PlaneMixer
+
+
+def dft_tables(n: int, frequencies: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of 2π jk / n over √n for n places j and the first frequencies k: (n, K) each, in float64.
+
+    >>> dft_tables(4, 3)[0].shape
+    torch.Size([4, 3])
+    """
+    steps = torch.outer(torch.arange(n), torch.arange(frequencies)) % n  # whole numbers: no angle grows large
+    angle = steps.double() * (2 * math.pi / n)
+    return angle.cos() / math.sqrt(n), angle.sin() / math.sqrt(n)
+
+
+class MatrixFilter(PlaneMixer):
+    """A global filter whose Fourier transforms are matrix products.
+
+    >>> old = GlobalFilter(8, (4, 6), layout="NCHW")
+    >>> x = torch.randn(2, 8, 4, 6)
+    >>> (MatrixFilter(old)(x) - old(x)).abs().max() < 1e-5
+    tensor(True)
+    """
+
+    def __init__(self, old: GlobalFilter):
+        super().__init__(old.layout, old.grid)
+        height, width = old.size
+        weight = old.complex_weight.detach().permute(3, 2, 0, 1)  # (2, C, H, K)
+        exact = weight.dtype if weight.dtype == torch.float64 else torch.float32
+        cos_h, sin_h = dft_tables(height, height)
+        cos_w, sin_w = dft_tables(width, width // 2 + 1)
+        # a row's upper frequencies are the conjugates of the lower ones: all but the first and the middle count twice
+        twice = torch.full((width // 2 + 1,), 2.0, dtype=torch.float64)
+        twice[0] = 1.0
+        if width % 2 == 0:
+            twice[-1] = 1.0
+        tables = {
+            "weight": weight, "cos_h": cos_h, "sin_h": sin_h, "cos_w": cos_w, "sin_w": sin_w,
+            "back_cos": (cos_w * twice).T, "back_sin": (sin_w * twice).T,
+        }  # fmt: skip
+        for name, table in tables.items():
+            self.register_buffer(name, table.to(exact).contiguous())
+
+    def mix(self, plane: Tensor) -> Tensor:
+        x = plane.to(self.cos_w.dtype)  # type: ignore[arg-type]
+        re, im = x @ self.cos_w, -(x @ self.sin_w)  # (B, C, H, K)
+        re, im = self.cos_h @ re + self.sin_h @ im, self.cos_h @ im - self.sin_h @ re
+        re, im = re * self.weight[0] - im * self.weight[1], re * self.weight[1] + im * self.weight[0]  # type: ignore[index]
+        re, im = self.cos_h @ re - self.sin_h @ im, self.cos_h @ im + self.sin_h @ re
+        return (re @ self.back_cos - im @ self.back_sin).to(plane.dtype)  # (B, C, H, W)
+
+
+def without_fft(model: nn.Module) -> nn.Module:
+    """A copy of `model` whose global filters run as matrix products.
+
+    >>> import leanformer as lf
+    >>> tiny = lf.create("gfnet", img_size=32, patch_size=4, embed_dim=[16], depth=[1])
+    >>> any(isinstance(m, GlobalFilter) for m in without_fft(tiny).modules())
+    False
+    """
+    new = copy.deepcopy(model)
+    for path in [path for path, module in new.named_modules() if isinstance(module, GlobalFilter)]:
+        new.set_submodule(path, MatrixFilter(new.get_submodule(path)).to(next(new.parameters()).device))  # type: ignore[arg-type]
+    return new
