@@ -29,6 +29,15 @@ def with_config(model: nn.Module, img_size: int | tuple[int, int] = 224, in_chan
     return model
 
 
+def drop_path_rates(most: float, depth: int) -> list[float]:
+    """The rate of each block: from 0, linearly over the depth, to the most.
+
+    >>> drop_path_rates(0.2, 3)
+    [0.0, 0.1, 0.2]
+    """
+    return [most * i / max(1, depth - 1) for i in range(depth)]
+
+
 def _sizes(arguments: dict[str, Any]) -> dict[str, Any]:
     return {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
 

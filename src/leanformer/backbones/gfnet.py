@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from timm.layers import DropPath, LayerScale, Mlp, calculate_drop_path_rates, trunc_normal_
+from timm.layers import DropPath, LayerScale, Mlp, trunc_normal_
 from timm.models import checkpoint_seq
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from ..core import Block, Branch
 from ..layers.mixers import GlobalFilter
-from .generic import with_config
+from .generic import drop_path_rates, with_config
 from .registry import register
 from .stems import Stem
 
@@ -88,7 +88,7 @@ class GFNet(nn.Module):
         self.patch_embed = Stem("naive", img_size, patch_size, in_chans, dims[0])
         self.pos_embed = nn.Parameter(trunc_normal_(torch.zeros(1, self.patch_embed.num_patches, dims[0]), std=0.02))
         self.pos_drop = nn.Dropout(proj_drop_rate)
-        rates: Any = iter(calculate_drop_path_rates(drop_path_rate, sum(depths)))
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
         size = self.patch_embed.grid_size
         stages = []
         for s, (dim, depth, ratio) in enumerate(zip(dims, depths, ratios)):

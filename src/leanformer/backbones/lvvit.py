@@ -13,13 +13,14 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from timm.layers import Attention, DropPath, Mlp, calculate_drop_path_rates, resample_abs_pos_embed, trunc_normal_
+from timm.layers import Attention, DropPath, Mlp, resample_abs_pos_embed, trunc_normal_
 from timm.models import checkpoint_seq
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from ..core import Block, Branch, Grid
 from ..layers.mix_token import Dense, draw_mix, mix_tokens
+from .generic import drop_path_rates
 from .stems import Stem, StemName
 
 Aux = Literal["max", "unused", "none"]
@@ -96,7 +97,7 @@ class LVViT(nn.Module):
         self.dist_token = nn.Parameter(torch.zeros(1, 1, embed_dim)) if distilled else None
         self.dist_pos_embed = nn.Parameter(torch.zeros(1, 1, embed_dim)) if distilled else None
         self.pos_drop = nn.Dropout(pos_drop_rate)
-        rates: Any = calculate_drop_path_rates(drop_path_rate, depth)
+        rates = drop_path_rates(drop_path_rate, depth)
         block = partial(_block, embed_dim, num_heads, mlp_ratio, qkv_bias, skip_lam, norm_eps, self.grid)
         self.blocks = nn.Sequential(*(block(attn_drop_rate, proj_drop_rate, rate) for rate in rates))
         self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)

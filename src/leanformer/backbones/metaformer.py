@@ -25,7 +25,7 @@ from ..layers.layout import from_plane, to_plane
 from ..layers.mixers import Pooling, make_mixer
 from ..layers.norms import make_norm
 from .batch_norm import BatchNormBranch
-from .generic import with_config
+from .generic import drop_path_rates, with_config
 from .metaformer_config import MODELS, Config
 from .registry import register
 
@@ -217,7 +217,7 @@ def _stage(config: Config, s: int) -> Stage:
 def _block(config: Config, s: int, index: int) -> Block:
     """Block `index` of the whole depth, in stage `s`. In v1 one drop path serves both branches."""
     dim, first = config.dims[s], config.layout == "NCHW"
-    rate = config.drop_path_rate * index / max(1, sum(config.depths) - 1)
+    rate = drop_path_rates(config.drop_path_rate, sum(config.depths))[index]
     drops = [DropPath(rate) if rate else nn.Identity() for _ in range(2)]
     mixer = make_mixer(
         config.token_mixers[s], dim, layout=config.layout, size=config.plane(s), pool_size=config.pool_size,
