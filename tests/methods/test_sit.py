@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import Step, View, blocks_of, taps
+from leanformer.layers.recalibration import recalibrator, unpooling
 from leanformer.layers.slimming import FusedSlimming, TokenSlimming, compose, lay_out, pooling_prior, slimming_maps
 from leanformer.methods.sit import slimmed_counts, split
 
@@ -310,6 +311,14 @@ def test_every_recalibration_brings_back_all_tokens(recalibration: Any, operator
     assert objective is not None
     seen = step(objective, student, teacher=teacher).student.taps
     assert [tuple(t.shape) for t in objective.recalibrated(seen)] == [(2, 16, 32)] * 4
+
+
+def test_reverse_modules_start_as_un_pooling_with_the_grid_and_at_random_without():
+    x = torch.randn(2, 4, 32)
+    grid = recalibrator("token-mlp", 32, 4, (4, 4), start="grid")
+    torch.testing.assert_close(grid(x), unpooling(4, (4, 4)) @ nn.functional.layer_norm(x, (32,)))
+    random = recalibrator("token-mlp", 32, 4, (4, 4))
+    assert random(x).abs().mean() < 0.1 * grid(x).abs().mean()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ B batch, N̂ slimmed tokens, N all patches, C channels, H x W the plane of patch
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,13 +25,16 @@ from torch import Tensor, nn
 from ..core import Grid, Objective, Step, blocks_of
 from .imitation import distil, feature_loss
 from .layout import to_plane
-from .slimming import NORM_EPS, Size
+from .slimming import NORM_EPS, Size, pooling_prior, start_as
 
 Recalibration = Literal["rtsm", "token-mlp", "interpolation", "deconvolution"]
 
 
-def recalibrator(kind: str, dim: int, tokens: int, size: Size) -> nn.Module:
+def recalibrator(kind: str, dim: int, tokens: int, size: Size, start: str = "random") -> nn.Module:
     """The module that brings `tokens` tokens back to an H x W plane; nothing to do where none is missing.
+
+    With start "grid", an MLP along the tokens begins as soft un-pooling, so that the teacher's word reaches the student
+    from the first step on, and not only once the MLP has learnt to pass it through.
 
     >>> recalibrator("rtsm", 8, 4, (4, 4))(torch.zeros(2, 4, 8)).shape
     torch.Size([2, 16, 8])
@@ -41,9 +45,19 @@ def recalibrator(kind: str, dim: int, tokens: int, size: Size) -> nn.Module:
         return Interpolation(tokens, size)
     if kind == "deconvolution":
         return Deconvolution(dim, tokens, size)
-    if kind == "token-mlp":
-        return TokenMlp(dim, tokens, size[0] * size[1])
-    return ReverseTokenSlimming(dim, tokens, size[0] * size[1])
+    module = (TokenMlp if kind == "token-mlp" else ReverseTokenSlimming)(dim, tokens, size[0] * size[1])
+    if start == "grid":
+        start_as(unpooling(tokens, size), module.mlp1.fc1, module.mlp1.fc2)  # type: ignore[arg-type]
+    return module
+
+
+def unpooling(tokens: int, size: Size) -> Tensor:
+    """Weights (N, N̂) with which every patch of the plane begins as a mean of the tokens around it.
+
+    >>> unpooling(4, (4, 4))[0].argmax().item(), unpooling(4, (4, 4))[15].argmax().item()
+    (0, 3)
+    """
+    return pooling_prior(size[0] * size[1], tokens, size).T.softmax(1)
 
 
 class TokenMlp(nn.Module):
@@ -156,6 +170,7 @@ class FeatureRecalibration(Objective):
         lambda_logits: float = 2.0,
         lambda_hard: float = 0.0,
         tau: float = 1.0,
+        start: str = "random",
     ):
         super().__init__()
         if lambda_hard and not hasattr(student, "head_dist"):
@@ -166,9 +181,9 @@ class FeatureRecalibration(Objective):
         self.teacher_at: list[tuple[str, str, Grid | None]] = []
         self.rtsm, self.project = nn.ModuleList(), nn.ModuleList()
         if lambda_token:
-            self._pair(student, teacher, tokens, recalibration)
+            self._pair(student, teacher, tokens, partial(recalibrator, recalibration, start=start))
 
-    def _pair(self, student: nn.Module, teacher: nn.Module, tokens: Sequence[int], kind: Recalibration) -> None:
+    def _pair(self, student: nn.Module, teacher: nn.Module, tokens: Sequence[int], build: Any) -> None:
         """Where to read each block's tokens and the teacher's, and what brings the one to the shape of the other."""
         ours, theirs = list(blocks_of(student).items()), list(blocks_of(teacher).items())
         if not theirs:
@@ -184,7 +199,7 @@ class FeatureRecalibration(Objective):
             self.at.append(path)
             name, match = theirs[max(0, round((i + 1) * len(theirs) / len(ours)) - 1)]
             self.teacher_at.append((name, match.layout, match.grid))
-            self.rtsm.append(recalibrator(kind, block.dim, count, grid.size))
+            self.rtsm.append(build(block.dim, count, grid.size))
             self.project.append(nn.Identity() if match.dim == block.dim else nn.Linear(block.dim, match.dim))
 
     def student_taps(self) -> frozenset[str]:

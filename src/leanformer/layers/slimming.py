@@ -76,6 +76,26 @@ def resample(prior: Tensor, old: Size, new: Size) -> Tensor:
     return F.interpolate(planes, size=new, mode="bilinear", align_corners=False)[0].flatten(1)
 
 
+@torch.no_grad()
+def start_as(matrix: Tensor, fc1: nn.Linear, fc2: nn.Linear) -> None:
+    """Let two linears with a GELU between them begin as a matrix, exactly: gelu(x) - gelu(-x) = x.
+
+    That takes two hidden units for each input, of opposite sign; further ones begin unheard.
+
+    >>> fc1, fc2 = nn.Linear(3, 8), nn.Linear(8, 2)
+    >>> start_as(torch.ones(2, 3), fc1, fc2)
+    >>> fc2(F.gelu(fc1(torch.tensor([1.0, 2.0, -4.0])))).round().tolist()
+    [-1.0, -1.0]
+    """
+    inputs = matrix.shape[1]
+    one = torch.eye(inputs)
+    fc1.weight[: 2 * inputs] = torch.cat([one, -one])
+    fc2.weight[:, : 2 * inputs] = torch.cat([matrix, -matrix], dim=1)
+    fc2.weight[:, 2 * inputs :] = 0.0
+    fc1.bias.zero_()
+    fc2.bias.zero_()
+
+
 def arrangement(tokens: int) -> str:
     """The name by which one slimming's tokens, spread over the plane, are known to the next."""
     return f"{tokens} tokens"

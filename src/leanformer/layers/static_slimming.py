@@ -12,7 +12,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ..core import Grid
-from .slimming import Size, arrangement, pooling_prior
+from .slimming import Size, arrangement, pooling_prior, start_as
 
 
 def halved(size: Size, times: int) -> Size:
@@ -77,8 +77,7 @@ def convolution(dim: int, start: str) -> nn.Module:
 class TokenMlpSlimming(nn.Module):
     """Two linears along the token axis with a GELU between.
 
-    With a `size`, it begins as soft pooling of that plane, exactly: gelu(x) - gelu(-x) = x, so hidden units come in
-    pairs of opposite sign.
+    With a `size`, it begins as soft pooling of that plane, exactly.
 
     >>> TokenMlpSlimming(16, 4, prefix=1)(torch.zeros(2, 17, 8)).shape
     torch.Size([2, 5, 8])
@@ -94,15 +93,7 @@ class TokenMlpSlimming(nn.Module):
             trunc_normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
         if size is not None:
-            self._start_as(pooling_prior(inputs, tokens, size).softmax(1))
-
-    @torch.no_grad()
-    def _start_as(self, pool: Tensor) -> None:
-        inputs = pool.shape[1]
-        one = torch.eye(inputs)
-        self.fc1.weight[: 2 * inputs] = torch.cat([one, -one])
-        self.fc2.weight[:, : 2 * inputs] = torch.cat([pool, -pool], dim=1)
-        self.fc2.weight[:, 2 * inputs :] = 0.0
+            start_as(pooling_prior(inputs, tokens, size).softmax(1), self.fc1, self.fc2)
 
     def forward(self, x: Tensor) -> Tensor:
         inputs, found = self.fc1.in_features, x.shape[1] - self.prefix

@@ -76,8 +76,8 @@ class SiT(Method, name="sit"):
     at: tuple[int, ...] | None = None
     stages: tuple[int, ...] | None = None
     start: Start = "grid"
-    """'grid' begins as soft pooling of the plane, through a learnable spatial prior: for trained backbones. 'random'
-    is the paper's, without a prior; it also accepts any tokens that other methods leave."""
+    """'grid' begins as soft pooling of the plane, through a learnable spatial prior, and the reverse modules as soft
+    un-pooling: for trained backbones. 'random' is the paper's; it also accepts any tokens that other methods leave."""
     axis: Axis = "inputs"
     """What the softmax runs over: 'inputs' as in the released code, 'outputs' as in the paper's Eq. 2."""
     operator: Operator = "tsm"
@@ -174,6 +174,7 @@ class SiT(Method, name="sit"):
             lambda_logits=self.lambda_logits,
             lambda_hard=self.lambda_hard,
             tau=self.tau,
+            start=self.start,
         )
 
     def _build(self, old: nn.Module, block: Block, inputs: int, tokens: int, index: int) -> nn.Module:
