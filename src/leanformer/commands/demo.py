@@ -28,6 +28,8 @@ from ..train.augment import evaluation_view
 from .demo_pictures import kept_picture, trade_off_picture
 
 DEVICE = "cpu"
+THREADS = 1
+"""Matrices as small as these gain nothing from more threads, and on a busy machine threads wait for each other."""
 SIZE, PATCH = 24, 4
 KEEP_RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
 Split = tuple[Tensor, Tensor]
@@ -56,6 +58,7 @@ def demo(output: Path = Path("demo"), epochs: int = 14, lean_epochs: int = 6, se
         seed: Of weights and batches.
     """
     began, out = time.perf_counter(), console()
+    torch.set_num_threads(THREADS)
     output.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
     train, test = digits()

@@ -5,6 +5,7 @@ by block, since accelerate shards on accelerators alone and a run on CPUs should
 """
 
 import contextlib
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ WHOLE = distributed.StateDictOptions(full_state_dict=True, cpu_offload=True)
 def accelerator_for(settings: Settings, folder: Path | None) -> Accelerator:
     """An accelerator for these settings; how many processes there are it learns from its launcher."""
     AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
+    if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError("TensorBoard is not installed; pip install 'leanformer[track]' brings it")
     if settings.device and settings.device.startswith("cuda:"):
         torch.cuda.set_device(settings.device)
     tracking = {"log_with": "tensorboard", "project_dir": str(folder)} if settings.tensorboard and folder else {}
