@@ -10,6 +10,7 @@ from .commands.bench import bench
 from .commands.calibrate import calibrate, recalibrate
 from .commands.demo import demo
 from .commands.eval import eval_
+from .commands.export import export
 from .commands.models import apply, describe, fuse, list_
 from .commands.recipes import recipes
 from .commands.sweep import sweep
@@ -25,6 +26,7 @@ VERBS = {
     "calibrate": calibrate,
     "recalibrate": recalibrate,
     "bench": bench,
+    "export": export,
     "sweep": sweep,
     "tables": tables,
     "train": train,

@@ -1,12 +1,15 @@
 """leanformer bench: models side by side, with measured time."""
 
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from torch import nn
 
 from ..core import fuse
+from ..export import FORMATS, RUNTIMES
 from ..measure.bench import compare
 from ..measure.console import console
 from .common import Apply, Set, open_model
@@ -24,6 +27,7 @@ def bench(
     batches: tuple[int, ...] = (),
     dtypes: tuple[str, ...] = (),
     modes: tuple[str, ...] = ("eager", "compiled"),
+    runtime: tuple[str, ...] = (),
     repeats: int = 7,
     fused: bool = True,
     suite: str | None = None,
@@ -45,6 +49,8 @@ def bench(
         batches: Batch sizes; by default 1 and one that fills the device.
         dtypes: float32, bfloat16 or float16; by default bfloat16 on a GPU and float32 on a CPU.
         modes: eager, compiled, and on a GPU graph (compiled and captured in a CUDA graph).
+        runtime: Other runtimes to export the models to and time beside PyTorch: onnxruntime, openvino, torch, aoti,
+            executorch.
         repeats: How often each row is timed, in turn with the others.
         fused: Fuse the models with methods first, as they would be deployed.
         suite: A fixed list of lean models, each against the fastest form of its backbone: gpu or growth.
@@ -59,7 +65,26 @@ def bench(
     for spec in methods:
         model = open_model(models[0], tuple(spec.split("+")), checkpoint, arguments)
         named[f"{models[0]} {spec}"] = fuse(model, verify=False) if fused else model
-    result = compare(named, device=device, batches=batches or None, dtypes=dtypes or None, modes=modes, repeats=repeats)
+    with tempfile.TemporaryDirectory() as folder:
+        others = {name: opener(name, Path(folder), fused) for name in runtime}
+        result = compare(
+            named, device=device or ("cpu" if others else None), batches=batches or None, dtypes=dtypes or None, modes=modes,
+            repeats=repeats, runtimes=others,
+        )  # fmt: skip
     result.print()
     if output is not None:
         console().print(f"wrote {result.save(output)}")
+
+
+def opener(runtime: str, folder: Path, fused: bool) -> Callable[[nn.Module], Callable[[Any], Any]]:
+    """A function that exports a model into `folder`, compared with PyTorch as every export, and opens it."""
+    if runtime not in RUNTIMES:
+        raise ValueError(f"unknown runtime '{runtime}'; known: {', '.join(RUNTIMES)}")
+    target = RUNTIMES[runtime]
+    target.require()
+
+    def opened(model: nn.Module) -> Callable[[Any], Any]:
+        path = folder / f"{len(list(folder.iterdir()))}{target.suffix}"
+        return target.open(FORMATS[target.name](model, path, fused=fused).path)
+
+    return opened

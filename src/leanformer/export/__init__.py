@@ -50,6 +50,7 @@ __all__ = [
     "Drift",
     "Exported",
     "Parity",
+    "Run",
     "Target",
     "Unfused",
     "aoti",

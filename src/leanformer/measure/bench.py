@@ -21,7 +21,8 @@ from .console import as_text, console
 from .counting import count
 from .energy import joules
 from .results import record, write_result
-from .timing import Timing, interleave, matrix_peak, prepare
+from .runtimes import Open, Runtimes
+from .timing import Timing, interleave, matrix_peak
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,11 @@ def compare(
     modes: Sequence[str] = ("eager", "compiled"),
     repeats: int = 7,
     size: tuple[int, int, int] | None = None,
+    runtimes: Mapping[str, Open] | None = None,
 ) -> Comparison:
     """Measure models side by side. Defaults: the GPU if there is one, batch 1 and saturated, bf16 there, else float32.
+
+    `runtimes` adds modes: name → a function that opens a model in another runtime.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
@@ -94,13 +98,15 @@ def compare(
     batches = batches or ((1, 256) if device.type == "cuda" else (1, 16))
     dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
     named = dict(models) if isinstance(models, Mapping) else _named(models)
+    others = Runtimes(runtimes)
+    modes = (*modes, *others.known)
     rows, peaks = [], {}
     with Progress(transient=True) as progress:
         task = progress.add_task("measuring", total=len(dtypes) * len(batches) * len(named) * len(modes))
         for dtype in dtypes:
             peaks[dtype] = matrix_peak(device, getattr(torch, dtype))
             for batch in batches:
-                cell = _Cell(device, dtype, batch, tuple(modes), repeats, size, peaks[dtype])
+                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], others)
                 rows += cell.run(named, lambda: progress.advance(task))
     return Comparison(tuple(rows), str(device), peaks)
 
@@ -116,6 +122,7 @@ class _Cell:
     repeats: int
     size: tuple[int, int, int] | None
     peak: float
+    runtimes: Runtimes
 
     def run(self, models: dict[str, nn.Module], tick: Any) -> list[Measured]:
         calls, memory = {}, {}
@@ -125,7 +132,7 @@ class _Cell:
             images = torch.randn(shape, device=self.device).to(getattr(torch, self.dtype))
             for mode in self.modes:
                 torch._dynamo.reset()
-                calls[name, mode] = prepare(twin, images, mode)
+                calls[name, mode] = self.runtimes.prepare(model, twin, images, mode)
                 memory[name, mode] = self._memory(calls[name, mode])
                 tick()
         timings = interleave(calls, self.device, self.repeats)  # type: ignore[arg-type]
