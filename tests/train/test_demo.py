@@ -1,0 +1,37 @@
+"""The demo leaves what it promises."""
+
+import pytest
+import torch
+
+import leanformer as lf
+from leanformer.cli import main
+from leanformer.commands.demo import digits, fusing_error, small_vit, view
+
+
+def test_the_digits_are_split_without_overlap_and_hold_every_class():
+    train, test = digits()
+    assert len(train[1]) + len(test[1]) == 1797
+    assert train[1].unique().tolist() == test[1].unique().tolist() == list(range(10))
+    assert train[0].dtype == torch.uint8
+
+
+def test_fusing_in_the_demo_is_exact():
+    torch.manual_seed(0)
+    model = lf.apply(small_vit(), lf.RePa(idle_ratio=0.5), lf.EViT(keep_rate=0.7))
+    assert fusing_error(model, view(model, digits()[1][0][:8])) < 1e-9
+
+
+@pytest.mark.slow
+def test_the_demo_leaves_checkpoints_table_pictures_and_a_report(tmp_path):
+    assert main(["demo", "--epochs", "1", "--lean-epochs", "1", "--output", str(tmp_path / "demo")]) == 0
+    found = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert found == {
+        "teacher.safetensors", "lean.safetensors", "fast.safetensors", "table.txt", "trade-off.png", "kept.png",
+        "report.html",
+    }  # fmt: skip
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "trade-off.png" in page
+    assert "RePa + EViT, fused" in page
+    fast, lean = (lf.load(tmp_path / "demo" / f"{name}.safetensors") for name in ("fast", "lean"))
+    images = torch.randn(2, 3, 24, 24)
+    assert torch.allclose(fast(images), lean(images), atol=1e-4)
