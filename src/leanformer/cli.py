@@ -13,6 +13,8 @@ from .commands.eval import eval_
 from .commands.export import export
 from .commands.models import apply, describe, fuse, list_
 from .commands.recipes import recipes
+from .commands.study import study
+from .commands.show import show
 from .commands.sweep import sweep
 from .commands.tables import tables
 from .commands.train import train
@@ -27,7 +29,9 @@ VERBS = {
     "recalibrate": recalibrate,
     "bench": bench,
     "export": export,
+    "study": study,
     "sweep": sweep,
+    "show": show,
     "tables": tables,
     "train": train,
     "eval": eval_,

@@ -28,8 +28,17 @@ def open_model(
             raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
         opened = load(model)
     else:
-        opened = create(model, checkpoint, **dict(_argument(a) for a in arguments))
+        opened = create(model, checkpoint, **parse_arguments(arguments))
     return apply(opened, *(parse_method(spec) for spec in methods))
+
+
+def parse_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:
+    """Arguments written as name=value, as a dict.
+
+    >>> parse_arguments(("img_size=384", "global_pool=avg"))
+    {'img_size': 384, 'global_pool': 'avg'}
+    """
+    return dict(_argument(text) for text in arguments)
 
 
 def _argument(text: str) -> tuple[str, Any]:

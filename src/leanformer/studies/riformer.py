@@ -10,6 +10,7 @@ The paper trains each for 120 epochs; `Setting.student` shortens the imitation t
 """
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,8 @@ from torch import nn
 from ..backbones import create
 from ..core import apply
 from ..methods import RIFormer
+from ..train import Recipe
+from .study import Make, Student, Study
 
 PAPER_EPOCHS = 120
 AFFINE = RIFormer(start="paper")
@@ -145,3 +148,36 @@ SETTINGS: dict[str, Setting] = {
     f"{table}/{row}": value for table, rows in BY_TABLE.items() for row, value in rows.items()
 }
 """Every row by its name, 'table4/feature80-relation20-layers4'."""
+
+
+def riformer(checkpoint: Path | None = None, **arguments: Any) -> Study:
+    """The rows as a study on PoolFormer-S12, at any scale; the trained backbone is the teacher of logits as well.
+
+    The rows of Tables 5, 8 and 9 that name another teacher or backbone are left out: they need that model trained.
+
+    >>> riformer(depths=(1, 1, 1, 1)).students[0].name
+    'table1/pooling'
+    """
+    rows = {name: setting for name, setting in SETTINGS.items() if setting.backbone == POOLFORMER}
+    rows = {name: s for name, s in rows.items() if s.teacher in (None, GFNET) and not s.arguments}
+
+    def make(setting: Setting) -> Make:
+        return lambda trained, epochs: setting.student(
+            epochs, trained, **{**arguments, "num_classes": trained.num_classes}
+        )
+
+    return Study(
+        name="riformer",
+        teacher=lambda classes: create(POOLFORMER, checkpoint, **{**arguments, "num_classes": classes}),
+        recipe=Recipe(mixup=0.0, cutmix=0.0, label_smoothing=0.0, auto_augment=None, color_jitter=0.0, erasing=0.0),
+        students=tuple(
+            Student(
+                name=name,
+                make=make(setting),
+                teachers=tuple(n for n in ("teacher", "imitation") if getattr(setting, n)),
+                calibrate=512 if name.startswith("ours/") else 0,
+                paper=setting.top1,
+            )
+            for name, setting in rows.items()
+        ),
+    )

@@ -1,0 +1,109 @@
+"""A trained ViT-Ti/16 moved to a small data set (Tiny-ImageNet at 224), and all five systems made from it.
+
+Every student starts from the teacher, once with the method's own objective and once on labels alone.
+"""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..backbones import create
+from ..core import Method, apply
+from ..methods import EViT, RePa, RIFormer, SiT
+from ..recipes import finetune
+from .study import Student, Study
+
+LABELS = "cross_entropy"
+DISTILLED = "soft"
+
+
+def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
+    """The study; `checkpoint` holds ImageNet weights of vit_tiny_patch16_224.
+
+    >>> len(vit_tiny(None).students) > 40
+    True
+    """
+    return Study(
+        name="vit_tiny",
+        teacher=partial(_teacher, checkpoint, arguments),
+        recipe=finetune(learning_rate=5e-4, mixup=0.0, cutmix=0.0, label_smoothing=0.0),
+        students=(*_evit(), *_sit(), *_repa(), *_riformer(), *_together()),
+    )
+
+
+def _teacher(checkpoint: Path | None, arguments: dict[str, Any], num_classes: int) -> nn.Module:
+    """The backbone with its trained weights and a fresh head."""
+    model = create("vit_tiny_patch16_224", checkpoint, **arguments)
+    model.reset_classifier(num_classes)  # type: ignore[operator]
+    return model
+
+
+def _student(name: str, *methods: Method, objective: str | None, fit: int = 0) -> Student:
+    alone = objective == LABELS
+    return Student(
+        name=f"{name}, {'labels' if alone else 'distilled'}",
+        make=lambda teacher, epochs: apply(teacher, *methods),
+        objective=objective,
+        teachers=() if alone else ("teacher",),
+        calibrate=fit,
+    )
+
+
+def _evit() -> list[Student]:
+    rows = []
+    for rate in (0.9, 0.8, 0.7, 0.6, 0.5):
+        for fused in (True, False):
+            method = EViT.finetune(keep_rate=rate, fuse_tokens=fused)
+            name = f"EViT {rate}{'' if fused else ' without fusion'}"
+            rows += [_student(name, method, objective=objective) for objective in (DISTILLED, LABELS)]
+    return rows
+
+
+def _sit() -> list[Student]:
+    rows = []
+    for where, at in (("early", (1, 2, 3)), ("late", (7, 9, 10))):
+        method = SiT(at=at)
+        rows += [
+            dataclasses.replace(_student(f"SiT {where}", method, objective=None), name=f"SiT {where}, recalibration"),
+            _student(f"SiT {where}", method, objective=DISTILLED),
+            _student(f"SiT {where}", method, objective=LABELS),
+        ]
+    return rows
+
+
+def _repa() -> list[Student]:
+    rows = []
+    for ratio in (0.25, 0.5, 0.75):
+        method = RePa(idle_ratio=ratio)
+        rows += [
+            _student(f"RePa {ratio} calibrated", method, objective=DISTILLED, fit=512),
+            _student(f"RePa {ratio} cold", method, objective=DISTILLED),
+            _student(f"RePa {ratio} calibrated", method, objective=LABELS, fit=512),
+        ]
+    return rows
+
+
+def _riformer() -> list[Student]:
+    rows = []
+    for blocks in (2, 4, 6):
+        method = RIFormer(blocks=tuple(range(blocks)), feature_epochs=1e9, relation_epochs=3)
+        name = f"RIFormer in {blocks} blocks"
+        rows += [
+            dataclasses.replace(_student(name, method, objective=None, fit=512), name=f"{name}, imitation"),
+            _student(name, method, objective=DISTILLED, fit=512),
+            _student(name, method, objective=LABELS, fit=512),
+        ]
+    return rows
+
+
+def _together() -> list[Student]:
+    evit, repa = EViT.finetune(keep_rate=0.7), RePa(idle_ratio=0.5)
+    early = RIFormer(blocks=(0, 1))
+    return [
+        _student("RePa 0.5 + EViT 0.7", repa, evit, objective=DISTILLED, fit=512),
+        _student("RePa 0.5 + SiT late", repa, SiT(at=(7, 9, 10)), objective=DISTILLED, fit=512),
+        _student("RIFormer in 2 blocks + EViT 0.7", early, evit, objective=DISTILLED, fit=512),
+    ]

@@ -1,0 +1,79 @@
+"""A study trains a teacher and its students, skips what is there, and writes one row a run."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from leanformer.cli import main
+from leanformer.methods import EViT, RePa
+from leanformer.studies.vit_tiny import vit_tiny
+
+SMALL = ["--set", "img_size=32", "--set", "depths=(1,1,1,1)", "--set", "dims=(8,8,16,16)"]
+
+
+@pytest.fixture
+def pack(tmp_path):
+    """Two classes of plain colours, in the two packs of a data set."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 32), ("val", 16)):
+        files, labels = [], []
+        for index in range(count):
+            pixels = rng.integers(0, 60, (32, 32, 3), dtype=np.uint8)
+            pixels[..., index % 2] += 150
+            buffer = io.BytesIO()
+            Image.fromarray(pixels).save(buffer, "JPEG")
+            files.append(np.frombuffer(buffer.getvalue(), np.uint8))
+            labels.append(index % 2)
+        offsets = np.cumsum([0, *map(len, files)])
+        np.savez(
+            tmp_path / f"colours_{split}.npz",
+            jpeg=np.concatenate(files),
+            offsets=offsets,
+            labels=np.array(labels, np.int16),
+            classes=np.array(["a", "b"]),
+        )
+    return f"pack:{tmp_path / 'colours'}"
+
+
+def run(pack, tmp_path, *more):
+    arguments = ["study", "riformer", "--data", pack, "--epochs", "1", "--teacher-epochs", "1", "--batch-size", "16"]
+    arguments += ["--device", "cpu", "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "study.json")]
+    return main([*arguments, *SMALL, *more])
+
+
+def test_a_study_writes_a_row_a_run_and_skips_what_is_there(pack, tmp_path, capsys):
+    assert run(pack, tmp_path, "--only", "table7/affine") == 0
+    first = json.loads((tmp_path / "study.json").read_text())
+    assert [row["student"] for row in first["rows"]] == ["table7/affine-imitation"]
+    assert run(pack, tmp_path, "--only", "table7/") == 0
+    second = json.loads((tmp_path / "study.json").read_text())
+    assert second["rows"][0] == first["rows"][0]
+    assert {row["student"] for row in second["rows"]} == {
+        "table7/identity",
+        "table7/identity-features",
+        "table7/affine-imitation",
+    }
+    row = second["rows"][0]
+    assert row["speedup"]["eager"] > 0
+    assert 0 <= row["top1"] <= 100
+    assert row["paper_top1"] == 75.36
+    assert "table7/identity" in capsys.readouterr().out
+
+
+def test_unknown_studies_are_refused(capsys):
+    assert main(["study", "nothing", "--data", "x"]) == 2
+    assert "known: vit_tiny, riformer" in capsys.readouterr().err
+
+
+def test_every_student_of_the_vit_study_can_be_made():
+    study = vit_tiny(None, depth=12, embed_dim=24, num_heads=2, img_size=64)
+    teacher = study.teacher(3)
+    names = [student.name for student in study.students]
+    assert len(set(names)) == len(names)
+    for student in study.students:
+        model = student.make(teacher, 12)
+        assert model.num_classes == 3
+    assert {type(m) for s in study.students for m in s.make(teacher, 12).card.methods} >= {EViT, RePa}
