@@ -68,9 +68,14 @@ def bench(
     with tempfile.TemporaryDirectory() as folder:
         others = {name: opener(name, Path(folder), fused) for name in runtime}
         result = compare(
-            named, device=device or ("cpu" if others else None), batches=batches or None, dtypes=dtypes or None, modes=modes,
-            repeats=repeats, runtimes=others,
-        )  # fmt: skip
+            named,
+            device=device or ("cpu" if others else None),
+            batches=batches or None,
+            dtypes=dtypes or None,
+            modes=modes,
+            repeats=repeats,
+            runtimes=others,
+        )
     result.print()
     if output is not None:
         console().print(f"wrote {result.save(output)}")

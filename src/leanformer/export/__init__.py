@@ -9,7 +9,7 @@ from .aoti import AOTI
 from .aoti import to_aoti as aoti
 from .executorch import EXECUTORCH
 from .executorch import to_executorch as executorch
-from .onnx import ONNX
+from .onnx import ONNX, OPSET
 from .onnx import to_onnx as onnx
 from .openvino import OPENVINO
 from .openvino import to_openvino as openvino
@@ -45,6 +45,7 @@ def open_file(path: str | Path) -> Run:
 
 __all__ = [
     "FORMATS",
+    "OPSET",
     "RUNTIMES",
     "TARGETS",
     "Drift",

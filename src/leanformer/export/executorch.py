@@ -27,8 +27,10 @@ def to_executorch(model: nn.Module, path: str | Path, *, max_batch: int = MAX_BA
 
 
 def _write(program: ExportedProgram, path: Path, metadata: dict[str, str]) -> None:
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (  # type: ignore[import-not-found]
+        XnnpackPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower  # type: ignore[import-not-found]
 
     lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], constant_methods=metadata)
     path.write_bytes(lowered.to_executorch().buffer)
@@ -36,7 +38,7 @@ def _write(program: ExportedProgram, path: Path, metadata: dict[str, str]) -> No
 
 def open_executorch(path: Path) -> Run:
     """An ExecuTorch program as a function."""
-    from executorch.runtime import Runtime
+    from executorch.runtime import Runtime  # type: ignore[import-not-found]
 
     method = Runtime.get().load_program(path.read_bytes()).load_method("forward")
 

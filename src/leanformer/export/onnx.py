@@ -25,9 +25,8 @@ def to_onnx(model: nn.Module, path: str | Path, *, opset: int = OPSET, **options
 
 
 def _write(program: ExportedProgram, path: Path, metadata: dict[str, str], opset: int = OPSET) -> None:
-    written = torch.onnx.export(
-        program, dynamo=True, opset_version=opset, input_names=["images"], output_names=["logits"], verbose=False
-    )
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"], "dynamic_shapes": ({0: "batch"},)}
+    written = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False, **names)
     assert written is not None
     written.model.metadata_props.update(metadata)
     written.model.producer_name = "leanformer"

@@ -26,6 +26,11 @@ class Preprocessed(nn.Module):
     torch.Size([2, 5])
     """
 
+    rows: Tensor
+    columns: Tensor
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, model: nn.Module, source: tuple[int, int]):
         super().__init__()
         config = input_of(model)
@@ -41,7 +46,7 @@ class Preprocessed(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.rows @ (pixels.float() / 255) @ self.columns  # (B, C, S, S)
-        return self.model(((x.clamp(0, 1) - self.mean) / self.std).to(self.dtype))  # type: ignore[operator]
+        return self.model(((x.clamp(0, 1) - self.mean) / self.std).to(self.dtype))
 
 
 def _maps(source: tuple[int, int], config: dict[str, Any]) -> tuple[Tensor, Tensor]:

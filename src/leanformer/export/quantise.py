@@ -71,12 +71,22 @@ def _onnx_static(source: Path, path: Path, calibration: Tensor | None) -> None:
 
 
 def _onnx_dynamic(source: Path, path: Path, calibration: Tensor | None) -> None:
+    import onnx
     import onnxruntime.quantization as ort
 
-    ort.quantize_dynamic(
-        str(source), str(path), op_types_to_quantize=["MatMul", "Gemm"], per_channel=True,
-        weight_type=ort.QuantType.QInt8, nodes_to_exclude=_without_weights(source),
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        bare = Path(folder) / "bare.onnx"
+        file = onnx.load(str(source))
+        del file.graph.value_info[:]  # the tool turns weights over and trips over the shapes noted before
+        onnx.save(file, str(bare))
+        ort.quantize_dynamic(
+            str(bare),
+            str(path),
+            op_types_to_quantize=["MatMul", "Gemm"],
+            per_channel=True,
+            weight_type=ort.QuantType.QInt8,
+            nodes_to_exclude=_without_weights(source),
+        )
     _copy_metadata(source, path)
 
 
