@@ -1,6 +1,6 @@
 """leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
 
-from . import export, measure, recipes, train
+from . import export, measure, recipes, train, visualise
 from .backbones import adopt, create, load, resize
 from .backbones.official import from_official, to_official
 from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
@@ -33,6 +33,7 @@ __all__ = [
     "save",
     "to_official",
     "train",
+    "visualise",
     "with_options",
     *_methods,
 ]

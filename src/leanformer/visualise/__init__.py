@@ -1,1 +1,21 @@
-"""visualise"""
+"""Pictures that explain: one function, one figure, each with a summary in words. Models come in as values."""
+
+from .cam import grad_cam
+from .charts import latency_breakdown, trade_off
+from .distributions import feature_distributions
+from .fields import receptive_field
+from .figure import Figure
+from .images import named
+from .tokens import kept_tokens, slimming
+
+__all__ = [
+    "Figure",
+    "feature_distributions",
+    "grad_cam",
+    "kept_tokens",
+    "latency_breakdown",
+    "named",
+    "receptive_field",
+    "slimming",
+    "trade_off",
+]

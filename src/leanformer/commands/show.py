@@ -1,0 +1,92 @@
+"""leanformer show: one picture that explains a model or a measurement."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from .. import visualise
+from ..core import fuse
+from ..measure.console import console
+from .common import Apply, Model, Set, open_model
+
+Kind = Annotated[
+    Literal["kept", "slimming", "grad-cam", "receptive-field", "features", "trade-off", "latency"],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="KIND"),
+]
+CHARTS = {"trade-off": visualise.trade_off, "latency": visualise.latency_breakdown}
+
+
+def show(
+    kind: Kind,
+    model: Model,
+    image: tuple[Path, ...] = (),
+    output: Path | None = None,
+    methods: Apply = (),
+    versus: str | None = None,
+    target: int | None = None,
+    checkpoint: Path | None = None,
+    arguments: Set = (),
+    fused: bool = False,
+) -> None:
+    """Draw one figure, write it as PNG or SVG, and print what it shows in words.
+
+    kept: the patches that a model with evit keeps. slimming: what patches give to the tokens of sit. grad-cam: where
+    the evidence for a class lies. receptive-field: which pixels the middle depends on. features: how feature values are
+    spread, beside those of another model. trade-off and latency: charts of a result file.
+
+    Example: leanformer show kept vit_tiny_patch16_224 --apply evit:keep_rate=0.7 --image dog.jpg --output kept.png
+
+    Args:
+        kind: kept, slimming, grad-cam, receptive-field, features, trade-off or latency.
+        model: A model's name or a leanformer checkpoint; for trade-off and latency a result file.
+        image: One or more image files.
+        output: The file to write, .png or .svg; by default the kind's name as PNG.
+        methods: A method as name:option=value; may be given several times.
+        versus: For features and receptive-field, a second model; by default the same model without the methods.
+        target: For grad-cam, the class; by default the one that the model predicts.
+        checkpoint: Weights for models given by name.
+        arguments: An argument of the model as name=value; may be given several times.
+        fused: Fuse the model first.
+    """
+    if kind in CHARTS:
+        figure = CHARTS[kind](_rows(Path(model)))
+    else:
+        if not image:
+            raise ValueError(f"'{kind}' needs images: give --image FILE, one or more")
+        opened = open_model(model, methods, checkpoint, arguments)
+        opened = fuse(opened) if fused else opened
+        other = None
+        if versus is not None or methods:
+            other = open_model(versus or model, (), None if versus and versus != model else checkpoint, arguments)
+        figure = _draw(kind, opened, other, list(image), target)
+    written = figure.save(output or Path(f"{kind}.png"))
+    console().print(figure.summary, highlight=False, markup=False)
+    console().print(f"wrote {written}")
+
+
+def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | None) -> visualise.Figure:
+    if kind == "kept":
+        return visualise.kept_tokens(model, images)
+    if kind == "slimming":
+        return visualise.slimming(model, images)
+    if kind == "grad-cam":
+        return visualise.grad_cam(model, images, target)
+    if kind == "receptive-field":
+        names = [visualise.named(each) for each in (model, other) if each is not None]
+        return visualise.receptive_field(dict(zip(names, (model, other))), images)
+    if other is None:
+        raise ValueError("features compares two models: give --versus MODEL, or methods with --apply")
+    return visualise.feature_distributions(other, model, images)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"cannot read the result file {path}: {error}") from error
+    if not isinstance(found, dict) or not found.get("rows"):
+        raise ValueError(f"{path} is no result file: it has no rows")
+    return found["rows"]

@@ -1,0 +1,142 @@
+"""Charts of measured figures: trade-offs, and latency by component. They take the rows of result files as they are."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .figure import COLOURS, LINES, MARKERS, Figure, charts
+
+LABELS = {
+    "throughput": "images a second",
+    "top1": "top-1 accuracy (%)",
+    "macs": "G MACs an image",
+    "parameters": "M parameters",
+    "latency_p50": "median latency (ms)",
+    "speedup": "speed-up",
+}
+SCALES = {"macs": 1e-9, "parameters": 1e-6, "latency_p50": 1e3}
+LABELLED = 14
+"""With more points than that, only those that nothing beats are labelled."""
+
+
+def trade_off(
+    rows: Sequence[Mapping[str, Any]], x: str = "throughput", y: str | None = None, label: str = "model"
+) -> Figure:
+    """Accuracy (or, where no row has one, MACs) against throughput, a point for each row.
+
+    Rows are those of a result file. Those of one `mode`, `batch` and `dtype` share colour and marker; a line joins the
+    rows that no other of the same kind beats in both figures.
+
+    >>> rows = [{"model": "a", "throughput": 100, "top1": 80.0}, {"model": "b", "throughput": 150, "top1": 79.0}]
+    >>> print(trade_off(rows).summary)
+    top-1 accuracy (%) against images a second; a * marks what nothing beats in both.
+    a: 100 and 80 *
+    b: 150 and 79 *
+    """
+    y = y or next((key for key in ("top1", "macs") if any(row.get(key) is not None for row in rows)), "top1")
+    points = [row for row in rows if row.get(x) is not None and row.get(y) is not None]
+    if not points:
+        raise ValueError(
+            f"no row has both '{x}' and '{y}'; the rows have: {', '.join(sorted({k for r in rows for k in r}))}"
+        )
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in points:
+        kinds.setdefault(_kind(row), []).append(row)
+    plot, (axis,) = charts(1, 6.4, 4.2)
+    told = {key: LABELS.get(key, key) for key in (x, y)}
+    lines = [f"{told[y]} against {told[x]}; a * marks what nothing beats in both."]
+    for index, (kind, members) in enumerate(kinds.items()):
+        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+        best = front(members, x, y)
+        axis.scatter(*_xy(members, x, y), s=46, label=kind or None, zorder=3, **style)
+        axis.plot(*_xy(best, x, y), color=style["color"], linestyle=LINES[index % len(LINES)], alpha=0.6)
+        for row in members:
+            good = any(row is each for each in best)
+            (at,), (height,) = _xy([row], x, y)
+            lines.append(f"{row.get(label, '')}{f' ({kind})' if kind else ''}: {at:.5g} and {height:.5g}{' *' * good}")
+            if len(points) <= LABELLED or good:
+                axis.annotate(str(row.get(label, "")), (at, height), (5, 5), textcoords="offset points", fontsize=8)
+    axis.set(xlabel=told[x], ylabel=told[y])
+    axis.margins(x=0.15, y=0.12)
+    axis.grid(alpha=0.25)
+    if any(kinds):
+        axis.legend(frameon=False)
+    return Figure(plot, "\n".join(lines))
+
+
+def front(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[Mapping[str, Any]]:
+    """The rows that no other beats in both figures, by rising x; less is better of MACs, parameters and latency.
+
+    >>> front([{"x": 1, "top1": 2}, {"x": 2, "top1": 3}, {"x": 3, "top1": 1}], "x", "top1")
+    [{'x': 2, 'top1': 3}, {'x': 3, 'top1': 1}]
+    """
+    sign = {key: -1 if key in SCALES else 1 for key in (x, y)}
+    good = [
+        row
+        for row in rows
+        if not any(
+            all(sign[key] * other[key] >= sign[key] * row[key] for key in (x, y))
+            and any(other[key] != row[key] for key in (x, y))
+            for other in rows
+        )
+    ]
+    return sorted(good, key=lambda row: row[x])
+
+
+def latency_breakdown(profiles: Sequence[Mapping[str, Any]] | Mapping[str, Any], shares: bool = True) -> Figure:
+    """Latency by component as stacked bars, one for each profile: as shares, or in milliseconds.
+
+    A profile is a row of a result of kind "profile": `model`, `mode`, `batch`, `parts` (component → seconds) and
+    `whole`, the seconds of the whole model. What the components do not add up to is "rest".
+
+    >>> latency_breakdown({"model": "vit", "whole": 0.004, "parts": {"FFN": 0.002}}).summary.splitlines()[1]
+    'vit: 4.00 ms; FFN 50%, rest 50%'
+    """
+    profiles = [profiles] if isinstance(profiles, Mapping) else list(profiles)
+    if not profiles:
+        raise ValueError("there is no profile to draw")
+    filled = [_with_rest(profile) for profile in profiles]
+    kinds = [*dict.fromkeys(kind for parts in filled for kind in parts if kind != "rest"), "rest"]
+    plot, (axis,) = charts(1, 7.2, 1.3 + 0.5 * len(profiles))
+    colours = dict(zip(kinds, COLOURS)) | {"rest": "#BBBBBB"}
+    lines = ["Latency by component."]
+    for place, (profile, parts) in enumerate(zip(profiles, filled)):
+        left, total = 0.0, sum(parts.values())
+        for kind in kinds:
+            seconds = parts.get(kind, 0.0)
+            width = 100 * seconds / total if shares else seconds * 1e3
+            axis.barh(
+                place, width, left=left, color=colours[kind], edgecolor="white", label=kind if not place else None
+            )
+            if seconds / total > 0.06:
+                dark = colours[kind] in ("#0072B2", "#000000", "#D55E00", "#009E73")
+                text = f"{seconds / total:.0%}"
+                axis.text(left + width / 2, place, text, ha="center", va="center", color="white" if dark else "black")
+            left += width
+        told = ", ".join(f"{kind} {parts[kind] / total:.0%}" for kind in kinds if kind in parts)
+        lines.append(f"{_title(profile)}: {profile['whole'] * 1e3:.2f} ms; {told}")
+    axis.set_yticks(range(len(profiles)), [f"{_title(p)}\n{p['whole'] * 1e3:.2f} ms" for p in profiles])
+    axis.invert_yaxis()
+    axis.margins(x=0)
+    axis.set_xlabel("share of the latency (%)" if shares else "latency (ms)")
+    plot.legend(loc="outside upper center", ncols=4, frameon=False)
+    return Figure(plot, "\n".join(lines))
+
+
+def _with_rest(profile: Mapping[str, Any]) -> dict[str, float]:
+    parts = {kind: seconds for kind, seconds in profile["parts"].items() if kind != "rest"}
+    rest = profile["whole"] - sum(parts.values())
+    return {**parts, "rest": max(rest, 0.0)}
+
+
+def _title(profile: Mapping[str, Any]) -> str:
+    more = ", ".join(filter(None, (profile.get("mode", ""), f"batch {profile['batch']}" if "batch" in profile else "")))
+    return f"{profile['model']}{f' ({more})' if more else ''}"
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    parts = (row.get("mode"), f"batch {row['batch']}" if "batch" in row else None, row.get("dtype"))
+    return ", ".join(part for part in parts if part)
+
+
+def _xy(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> tuple[list[float], list[float]]:
+    return [row[x] * SCALES.get(x, 1) for row in rows], [row[y] * SCALES.get(y, 1) for row in rows]

@@ -1,0 +1,190 @@
+"""Figures: each is drawn for the models it is meant for, says in words what it shows, and places nothing wrongly."""
+
+import pytest
+import torch
+from families import BACKBONES, backbone, images
+from helpers import randomise
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+import leanformer as lf
+from leanformer import visualise
+from leanformer.cli import main
+from leanformer.layers.tokens import FUSED, kept_patches
+from leanformer.visualise.cam import grad_cam_maps
+from leanformer.visualise.fields import effective_field, square
+from leanformer.visualise.images import as_batch, pictures
+from leanformer.visualise.places import watching
+from leanformer.visualise.tokens import _mask
+
+EVIT, SIT = lf.EViT(at=(1, 2)), lf.SiT(at=(1, 2))
+REDUCED = {"evit": EVIT, "evit_unfused_tokens": EVIT.replace(fuse_tokens=False), "sit": SIT,
+           "pool": lf.SiT(at=(1,), operator="pool", keep_ratio=0.25)}  # fmt: skip
+
+
+def photo(name: str = "china.jpg") -> Image.Image:
+    return Image.fromarray(load_sample_image(name))
+
+
+def lean(*methods, family: str = "vit"):
+    return randomise(lf.apply(backbone(family), *methods)).eval()
+
+
+def test_a_figure_is_written_as_png_and_as_svg_with_its_words(tmp_path):
+    figure = visualise.kept_tokens(lean(EVIT), [photo(), photo("flower.jpg")])
+    for suffix in ("png", "svg"):
+        assert figure.save(tmp_path / "deep" / f"kept.{suffix}").stat().st_size > 1000
+    assert "after block 2" in (tmp_path / "deep" / "kept.svg").read_text()
+    assert Image.open(tmp_path / "deep" / "kept.png").text["Description"] == figure.summary
+    with pytest.raises(ValueError, match=r"\.png or \.svg"):
+        figure.save(tmp_path / "kept.pdf")
+
+
+def test_kept_patches_are_drawn_where_they_are_and_fused_tokens_nowhere():
+    model = lean(EVIT)
+    for patches in kept_patches(model, images(model)):
+        mask = _mask(patches, (4, 4))
+        for row, kept in zip(mask.flatten(1), patches):
+            real = kept[kept != FUSED]
+            assert row.sum() == len(real.unique())
+            assert row[real].all()
+
+
+def test_files_pictures_and_tensors_become_the_same_batch(tmp_path):
+    model, picture = backbone("vit"), photo()
+    picture.save(tmp_path / "china.png")
+    bytes_ = torch.from_numpy(load_sample_image("china.jpg").copy()).permute(2, 0, 1)
+    batches = [as_batch(model, each) for each in (picture, tmp_path / "china.png", bytes_)]
+    assert all(torch.equal(batches[0], each) for each in batches)
+    assert torch.equal(as_batch(model, batches[0][0]), batches[0])
+    shown = pictures(model, batches[0])
+    assert shown.shape == (1, 32, 32, 3)
+    assert 0 <= shown.min() < shown.max() <= 1
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(ValueError, match="cannot read the image"):
+        as_batch(model, tmp_path / "text.png")
+
+
+@pytest.mark.parametrize("family", BACKBONES)
+def test_grad_cam_maps_every_family(family):
+    model = backbone(family)
+    maps, classes, _ = grad_cam_maps(model, images(model))
+    assert maps.shape[0] == 2
+    assert maps.isfinite().all()
+    assert maps.min() >= 0
+    assert maps.max() == 1
+    assert classes.shape == (2,)
+
+
+def test_grad_cam_is_the_same_after_fusing():
+    model = lean(lf.RePa(), EVIT)
+    batch = images(model)
+    before, after = grad_cam_maps(model, batch)[0], grad_cam_maps(lf.fuse(model), batch)[0]
+    torch.testing.assert_close(before, after, rtol=1e-3, atol=1e-3)
+
+
+def test_grad_cam_finds_the_patch_that_decides():
+    """A model whose logit is the brightness of what its patches show puts the evidence where the light is."""
+    model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=2,
+                      class_token=False, global_pool="avg", final_norm=False, fc_norm=False).eval()  # fmt: skip
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.patch_embed.proj.weight.data[0] = 1 / 192
+    model.head.weight.data[1, 0] = 1
+    batch = torch.zeros(1, 3, 32, 32)
+    batch[0, :, 8:16, 16:24] = 1
+    maps, classes, _ = grad_cam_maps(model, batch)
+    assert classes.item() == 1
+    assert maps[0].argmax() == 1 * 4 + 2
+    assert maps.sum() == 1
+
+
+@pytest.mark.parametrize("method", REDUCED)
+def test_maps_of_models_with_fewer_tokens_lie_on_the_plane(method):
+    model = lean(REDUCED[method])
+    maps, _, reduced = grad_cam_maps(model, images(model))
+    assert maps.shape == (2, 4, 4)
+    assert reduced
+    assert effective_field(model, images(model, batch=4)).shape == (32, 32)
+
+
+def test_evidence_lies_on_kept_patches_only():
+    model = lean(EVIT)
+    batch = images(model)
+    maps, _, _ = grad_cam_maps(model, batch)
+    assert (maps.flatten(1)[_mask(kept_patches(model, batch)[-1], (4, 4)).flatten(1) == 0] == 0).all()
+
+
+def test_places_follow_the_patches_through_dropping_and_slimming():
+    model = lean(EVIT)
+    batch = images(model)
+    with torch.no_grad(), watching(model) as watch:
+        model(batch)
+    patches = kept_patches(model, batch)[-1]
+    places = watch.features[-1].places_after
+    expected = torch.where(patches == FUSED, FUSED, places.argmax(2))
+    assert torch.equal(patches, expected)
+    assert (places[patches == FUSED] == 0).all()
+
+
+def test_the_receptive_field_of_a_linear_patch_is_that_patch():
+    model = lean(lf.RIFormer(blocks=(0, 1, 2)), family="vit_qk_norm_avg")
+    model.blocks[3].mix.fn.proj.weight.data.zero_()
+    field = effective_field(model, images(model))
+    inside = field[16:24, 16:24].clone()
+    field[16:24, 16:24] = 0
+    assert inside.max() == 1
+    assert not field.any()
+
+
+def test_the_smallest_square_that_holds_a_share():
+    assert square(torch.ones(10, 10), 0.16) == 4
+    assert square(torch.ones(10, 10), 1.0) == 10
+
+
+def test_a_model_beside_itself_overlaps_wholly_and_beside_another_less():
+    model, other = backbone("vit"), randomise(lf.create("vit", **BACKBONES["vit"][1]), seed=5, scale=0.4).eval()
+    same = visualise.feature_distributions(model, model, photo())
+    assert same.summary.count("overlap 100%") == 4
+    assert "overlap 100%" not in visualise.feature_distributions(model, other, photo()).summary.splitlines()[4]
+    with pytest.raises(ValueError, match="cannot be paired"):
+        visualise.feature_distributions(model, backbone("gfnet"), photo())
+
+
+def test_models_without_what_a_figure_shows_are_refused():
+    with pytest.raises(ValueError, match="drops patches"):
+        visualise.kept_tokens(backbone("vit"), photo())
+    with pytest.raises(ValueError, match="slimming"):
+        visualise.slimming(backbone("vit"), photo())
+    with pytest.raises(ValueError, match="classes 0 to 4"):
+        visualise.grad_cam(backbone("vit"), photo(), target=5)
+
+
+def test_the_trade_off_marks_what_nothing_beats():
+    rows = [{"model": name, "throughput": speed, "macs": macs} for name, speed, macs in
+            (("slow", 10, 4e9), ("fast", 20, 2e9), ("lavish", 15, 3e9))]  # fmt: skip
+    told = visualise.trade_off(rows).summary.splitlines()
+    assert [line.endswith("*") for line in told[1:]] == [False, True, False]
+    with pytest.raises(ValueError, match="no row has both"):
+        visualise.trade_off([{"model": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("kept", ["--apply", "evit"]), ("slimming", ["--apply", "sit"]), ("grad-cam", ["--apply", "repa", "--fused"]),
+     ("receptive-field", ["--apply", "sit"]), ("features", ["--apply", "sit"])],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*batch norms to be folded")
+def test_show_writes_the_figure_and_tells_it(kind, options, tmp_path, capsys):
+    photo().save(tmp_path / "china.png")
+    size = [f"--set={a}" for a in ("img_size=32", "patch_size=8", "embed_dim=32", "depth=4", "num_heads=2")]
+    arguments = ["show", kind, "vit", *size, *options, "--image", str(tmp_path / "china.png")]
+    assert main([*arguments, "--output", str(tmp_path / "figure.png")]) == 0
+    assert (tmp_path / "figure.png").is_file()
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+def test_show_says_what_is_missing(tmp_path, capsys):
+    assert main(["show", "kept", "vit"]) == 2
+    assert "--image" in capsys.readouterr().err
+    assert main(["show", "trade-off", str(tmp_path / "none.json")]) == 2
