@@ -182,7 +182,8 @@ pre {{ background: #f4f4f4; padding: 1rem; overflow-x: auto; line-height: 1.2 }}
 <h1>leanformer demo</h1>
 <p>A ViT was trained on scikit-learn's handwritten digits. RePa made three quarters of its hidden FFN channels idle,
 EViT lets 60% of the patches go on at each of three places. Right after that the model had {untrained:.1f}% top-1,
-after fitting the new parts to the backbone on 512 images {fitted:.1f}%; then it was distilled from the backbone and fused.</p>
+after fitting the new parts to the backbone on 512 images {fitted:.1f}%; then it was
+distilled from the backbone and fused.</p>
 <pre>{html.escape(table)}</pre>
 <p>Fusing changed no logit by more than {exactness:.1e} in float64. The whole took {seconds:.0f} s.</p>
 <h2>Accuracy against speed</h2>
