@@ -40,9 +40,13 @@ def open_executorch(path: Path) -> Run:
     """An ExecuTorch program as a function."""
     from executorch.runtime import Runtime  # type: ignore[import-not-found]
 
-    method = Runtime.get().load_program(path.read_bytes()).load_method("forward")
+    data = path.read_bytes()
+    program = Runtime.get().load_program(data)
+    method = program.load_method("forward")
+    keep = (data, program)  # the method points into both
 
     def run(images: Tensor) -> Tensor:
+        assert keep
         return method.execute([images.contiguous()])[0].clone()  # the runtime writes the next answer there
 
     return run
