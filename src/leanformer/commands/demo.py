@@ -88,7 +88,7 @@ def demo(output: Path = Path("demo"), epochs: int = 14, lean_epochs: int = 6, se
     lines, curve = measured[: len(models)], measured[len(models) :]
     table = render(lines)
     out.print(table)
-    out.print("the lean model was trained for longer, first as the backbone and then distilled; one digit is 0.2 points")
+    out.print("the lean model was trained for longer: as the backbone, then distilled; one digit is 0.2 points")
 
     for name, model in (("teacher", teacher), ("lean", lean), ("fast", fast)):
         save(model, output / f"{name}.safetensors")
