@@ -119,16 +119,13 @@ class IdleFFN(nn.Module):
     def fit(self, x: Tensor, teacher_x: Tensor, teacher_y: Tensor, teacher: nn.Module) -> None:
         """Start from the teacher's FFN by least squares, in the form in which the fused module computes.
 
-        The goal is what the teacher makes of our own input, which this input explains best, moved towards what it
-        makes of its own to mend the drift of the blocks before: all the way where the drift is the same in all
-        images, half the way where it is not.
+        The goal is halfway between what the teacher answers to its own input, which mends the drift of the blocks
+        before, and to ours, which our input can explain better.
         """
         _refuse_other(teacher, self)
         weight = fitting.token_weights(teacher_y, self.axis, self.prefix)
         seen = fitting.rows(x if self.folds_norm else self.norm(x), self.axis)  # (M, C)
-        goal = torch.cat([teacher(part) for part in x.split(IMAGES)])
-        drift = teacher_y - goal
-        goal = goal + (drift + drift.mean(0)) / 2
+        goal = (teacher_y + torch.cat([teacher(part) for part in x.split(IMAGES)])) / 2
         missing = fitting.rows(goal - self.skip(x), self.axis)  # what the branch must add
         order, units = self._choose(seen, teacher_x, weight, teacher)
         into = Affine(units.weight[order[: self.active]], units.bias[order[: self.active]])
