@@ -22,7 +22,7 @@ format: .venv/installed
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino]'
+	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino,serve]'
 	touch $@
 
 clean:
