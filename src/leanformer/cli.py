@@ -13,8 +13,9 @@ from .commands.eval import eval_
 from .commands.export import export
 from .commands.models import apply, describe, fuse, list_
 from .commands.recipes import recipes
-from .commands.study import study
+from .commands.report import report
 from .commands.show import show
+from .commands.study import study
 from .commands.sweep import sweep
 from .commands.tables import tables
 from .commands.train import train
@@ -32,6 +33,7 @@ VERBS = {
     "study": study,
     "sweep": sweep,
     "show": show,
+    "report": report,
     "tables": tables,
     "train": train,
     "eval": eval_,

@@ -2,14 +2,19 @@
 
 from .cam import grad_cam
 from .charts import latency_breakdown, trade_off
+from .curves import curve, curves
 from .distributions import feature_distributions
 from .fields import receptive_field
 from .figure import Figure
 from .images import named
+from .page import Page
 from .tokens import kept_tokens, slimming
 
 __all__ = [
     "Figure",
+    "Page",
+    "curve",
+    "curves",
     "feature_distributions",
     "grad_cam",
     "kept_tokens",

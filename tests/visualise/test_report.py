@@ -1,0 +1,101 @@
+"""The report: everything of a run on one page, which a real browser shows without an error on a phone too."""
+
+import json
+import shutil
+
+import browser
+import pytest
+from families import backbone
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+import leanformer as lf
+from leanformer import visualise
+from leanformer.cli import main
+from leanformer.measure import record, write_result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run folder as training leaves it, with a picture and two result files."""
+    folder = tmp_path_factory.mktemp("runs") / "lean <vit>"
+    folder.mkdir()
+    lines = [{"kind": "event", "event": "resumed"}]
+    for update in range(1, 301):
+        lines.append({"kind": "step", "update": update, "loss": 3 / update, "soft": 1 / update,
+                      "learning_rate": 1e-3, "keep_rate": 0.7, "images_per_second": 100.0})  # fmt: skip
+    lines += [{"kind": "epoch", "epoch": e, "update": 30 * e, "val_top1": 8.0 * e, "val_top5": 9.0 * e,
+               "val_loss": 1 / e, "seconds": 1.0 * e} for e in range(1, 11)]  # fmt: skip
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "st')
+    (folder / "result.json").write_text(json.dumps({"val": {"top1": 80.0, "images": 100}, "seconds": 12.0}))
+    (folder / "run.json").write_text(json.dumps({"recipe": {"epochs": 10}, "settings": {}, "command": ["x" * 200]}))
+    photo = Image.fromarray(load_sample_image("china.jpg"))
+    visualise.grad_cam(backbone("vit"), photo).save(folder / "pictures" / "cam.png")
+    rows = [{"model": f"a model with a long name {i}", "mode": "eager", "batch": 1, "throughput": 10.0 * i,
+             "macs": 10**9 * (9 - i)} for i in range(1, 4)]  # fmt: skip
+    write_result(record("bench", rows), folder / "bench.json")
+    profile = {"model": "vit", "mode": "eager", "batch": 1, "whole": 0.01, "parts": {"FFN": 0.005, "head": 0.001}}
+    write_result(record("profile", [profile]), folder / "profile.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run, tmp_path_factory):
+    other = tmp_path_factory.mktemp("more") / "second"
+    shutil.copytree(run, other)
+    path = tmp_path_factory.mktemp("out") / "report.html"
+    assert main(["report", str(run), str(other), "--output", str(path)]) == 0
+    return path
+
+
+def test_the_page_holds_curves_tables_and_pictures_and_asks_for_nothing_else(page):
+    text = page.read_text()
+    for told in ("training loss", "accuracy (%)", "keep rate", "images a second", "side by side", "lean &lt;vit&gt;"):
+        assert told in text
+    assert text.count("data:image/") == 2 * 9
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "<script" not in text
+
+
+@pytest.mark.skipif(browser.found() is None, reason="there is no Chromium or Chrome on this machine")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_the_page_without_an_error(page, tmp_path, width):
+    window = browser.Browser(tmp_path / "profile", width)
+    try:
+        window.open(page)
+        assert window.value("innerWidth") == width
+        assert window.value("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        assert window.value("document.images.length") == 2 * 9
+        assert window.value("document.documentElement.scrollWidth") <= width
+        assert window.value("Math.max(...[...document.images].map(i => i.getBoundingClientRect().right))") <= width
+        assert window.value("Math.min(...[...document.images].map(i => i.getBoundingClientRect().width))") >= 250
+        complaints = [e for e in window.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+        complaints += [e for e in window.events if e.get("method") == "Runtime.consoleAPICalled"]
+        assert not complaints
+        asked = [e["params"]["request"]["url"] for e in window.events if e.get("method") == "Network.requestWillBeSent"]
+        assert all(url.startswith(("file:", "data:")) for url in asked)
+    finally:
+        window.close()
+
+
+def test_a_real_run_can_be_reported(tmp_path):
+    import torch
+
+    model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1, num_classes=2)
+    data = torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.arange(8) % 2
+    recipe = lf.recipes.plain(epochs=1, batch_size=4)
+    lf.train.fit(
+        model, recipe=recipe, data=data, val=data, output=tmp_path / "run", device="cpu", quiet=True, log_every=1
+    )
+    assert main(["report", str(tmp_path / "run"), "--output", str(tmp_path / "r.html")]) == 0
+    text = (tmp_path / "r.html").read_text()
+    assert "training loss" in text
+    assert "val top1" in text
+
+
+def test_what_cannot_be_reported_is_said(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 2
+    assert "nothing to report" in capsys.readouterr().err
