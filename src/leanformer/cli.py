@@ -12,8 +12,10 @@ from .commands.demo import demo
 from .commands.eval import eval_
 from .commands.export import export
 from .commands.models import apply, describe, fuse, list_
+from .commands.profile import profile
 from .commands.recipes import recipes
 from .commands.report import report
+from .commands.serve import serve, serve_load
 from .commands.show import show
 from .commands.study import study
 from .commands.sweep import sweep
@@ -32,7 +34,10 @@ VERBS = {
     "export": export,
     "study": study,
     "sweep": sweep,
+    "profile": profile,
     "show": show,
+    "serve": serve,
+    "serve-load": serve_load,
     "report": report,
     "tables": tables,
     "train": train,

@@ -1,0 +1,31 @@
+"""How much of everything a service takes before it refuses."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one request and all of them together may cost.
+
+    >>> Limits(images=4).images
+    4
+    """
+
+    body: int = 16 * 2**20
+    """Bytes of one request."""
+    pixels: int = 50_000_000
+    """Pixels of one image, as it is sent and as it is after resizing."""
+    images: int = 16
+    """Images in one request."""
+    seconds: float = 30.0
+    """From the first byte of a request to its answer."""
+    queue: int = 256
+    """Images that wait for the model, and requests that are being worked on."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not value > 0:
+                raise ValueError(f"the limit {field.name}={value} would refuse everything; give a number above 0")
+        if self.queue < self.images:
+            raise ValueError(f"a queue of {self.queue} cannot hold one request of {self.images} images; give more")
