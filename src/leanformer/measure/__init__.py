@@ -1,9 +1,11 @@
 """Measuring: parameters, MACs, throughput, latency; models come in as values, results go out as data."""
 
+from .apart import taken_apart
 from .bench import Comparison, Measured, compare
 from .budget import keep_rate_for
 from .counting import Count, count, count_modules
 from .describe import Description, describe
+from .profile import Profile, Profiles, profile
 from .results import hardware, read_results, record, write_result
 
 __all__ = [
@@ -11,13 +13,17 @@ __all__ = [
     "Count",
     "Description",
     "Measured",
+    "Profile",
+    "Profiles",
     "compare",
     "count",
     "count_modules",
     "describe",
     "hardware",
     "keep_rate_for",
+    "profile",
     "read_results",
     "record",
+    "taken_apart",
     "write_result",
 ]
