@@ -98,7 +98,6 @@ def _mask_as_bias(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tenso
 def _output(attention: Attention, x: Tensor, y: Tensor) -> Tensor:
     """From the heads' outputs (B, H, N, D) to the layer's: norm, gate, projection, dropout."""
     y = attention.norm(y.transpose(1, 2).flatten(2))  # (B, N, C)
-    gate = getattr(attention, "gate", None)  # timm has gates since 1.0.28
-    if gate is not None:
-        y = y * gate(x).sigmoid()
+    if attention.gate is not None:
+        y = y * attention.gate(x).sigmoid()
     return attention.proj_drop(attention.proj(y))
