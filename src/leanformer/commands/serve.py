@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import tyro
 from torch import nn
 
@@ -31,7 +32,7 @@ def serve(
     name: str | None = None,
     classes: Path | None = None,
     fused: bool = True,
-    device: str = "cpu",
+    device: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     max_batch: int = 16,
@@ -57,7 +58,7 @@ def serve(
         name: What the model is called in answers and in the repository.
         classes: A text file with the name of one class a line; by default ImageNet's for 1000 classes.
         fused: Fuse the model first.
-        device: Where PyTorch computes: cpu or cuda.
+        device: Where PyTorch computes: cpu or cuda; by default the GPU if there is one.
         host: The address to listen on; 0.0.0.0 for every one.
         port: The port to listen on.
         max_batch: Images that go through the model together.
@@ -80,7 +81,7 @@ def serve(
         file = OnnxFile.read(model)
         served = of_file(file, open_file(model), called, _classes(classes, file.output_dims[-1]))
     else:
-        opened = _ready(open_model(model, methods, checkpoint, arguments), fused).to(device)
+        opened = _ready(open_model(model, methods, checkpoint, arguments), fused).to(_place(device))
         served = of_model(opened, called, _classes(classes, opened.num_classes))  # type: ignore[arg-type]
     _listen(served, limits, max_batch, max_wait / 1000, host, port)
 
@@ -160,6 +161,13 @@ def _only_file(model: str, methods: tuple[str, ...], checkpoint: Path | None, ar
 
 def _ready(model: nn.Module, fused: bool) -> nn.Module:
     return fuse(model) if fused and not card_of(model).fused else model.eval()
+
+
+def _place(device: str | None) -> torch.device:
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no GPU that PyTorch can use here; leave --device out or give cpu")
+    return place
 
 
 def _classes(path: Path | None, total: int) -> list[str]:

@@ -75,8 +75,8 @@ def of_model(model: nn.Module, name: str, classes: Sequence[str]) -> Served:
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, num_classes=2)
-    >>> of_model(lf.apply(tiny, lf.EViT()), "tiny", ["cat", "dog"])(torch.zeros(1, 3, 32, 32))[0].kept
-    [0, 1, 2, 3, 4, 5, 6, 7]
+    >>> of_model(lf.apply(tiny, lf.EViT()), "tiny", ["cat", "dog"]).grid
+    (4, 4)
     """
     model = model.eval()
     like, paths = next(model.parameters()), _traceable(model)
