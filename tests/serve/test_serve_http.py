@@ -1,5 +1,6 @@
 """The service over a real socket: answers, limits, refusals, load."""
 
+import json
 import re
 import struct
 import threading
@@ -18,6 +19,7 @@ httpx = pytest.importorskip("httpx", reason="httpx, the tests' client, is not in
 from serving import NAMES, picture, serving, tiny, tiny_served, written  # noqa: E402
 
 import leanformer as lf  # noqa: E402
+from leanformer.cli import main  # noqa: E402
 from leanformer.serve import Limits, Served, of_model  # noqa: E402
 from leanformer.serve.load import health, put_load  # noqa: E402
 
@@ -254,6 +256,26 @@ def test_64_clients_at_once_all_get_answers_and_share_batches():
     assert metric(text, "leanformer_images_total") == 300
     assert metric(text, "leanformer_batch_size_count") < 200  # images did go together
     assert row["latency_p50"] <= row["latency_p99"] <= row["latency_max"]
+
+
+def test_serve_load_writes_its_figures(url, tmp_path):
+    assert main(["serve-load", url, "--clients", "2", "--seconds", "0.3", "--output", str(tmp_path / "load.json")]) == 0
+    result = json.loads((tmp_path / "load.json").read_text())
+    (row,) = result["rows"]
+    assert result["kind"] == "serve load"
+    assert (row["model"], row["clients"], row["failed"]) == ("tiny", 2, 0)
+    assert row["throughput"] > 0
+
+
+def test_serve_load_without_a_service_is_one_line_on_stderr(capsys):
+    assert main(["serve-load", "http://127.0.0.1:1"]) == 2
+    assert "no leanformer service answers" in capsys.readouterr().err
+
+
+def test_failed_requests_are_counted_as_failures(tmp_path):
+    with serving(tiny_served(), Limits(body=100)) as url:
+        row = put_load(url, clients=2, seconds=10, requests=6).row()
+    assert (row["failed"], row["failures"], row["latency_p50"]) == (6, {"413": 6}, None)
 
 
 def test_the_page_needs_no_network(url):
