@@ -5,10 +5,11 @@ from .bench import Comparison, Measured, compare
 from .budget import keep_rate_for
 from .counting import Count, count, count_modules
 from .describe import Description, describe
-from .profile import Profile, Profiles, profile
+from .profile import COMPONENTS, Profile, Profiles, profile
 from .results import hardware, read_results, record, write_result
 
 __all__ = [
+    "COMPONENTS",
     "Comparison",
     "Count",
     "Description",

@@ -1,0 +1,82 @@
+"""The page of results: the papers' rows beside ours, with the speed-up of the very model that was measured."""
+
+import functools
+import json
+
+import pytest
+
+import leanformer as lf
+from leanformer.cli import main
+from leanformer.commands import results_page
+from leanformer.commands.suite import Entry
+from leanformer.measure import record, write_result
+from leanformer.tables.table import Row
+
+DIMS = {"img_size": 224, "patch_size": 56, "embed_dim": 32, "depth": 4, "num_heads": 2}
+SMALL = functools.partial(lf.create, "vit", **DIMS)
+
+
+def lean():
+    return lf.apply(SMALL(), lf.EViT())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Result files of several kinds; the suite knows one model."""
+    monkeypatch.setattr(results_page, "SUITES", {"gpu": lambda: [(Entry("tiny EViT", "vit", (lf.EViT(),)), 1)]})
+    monkeypatch.setattr(results_page, "create", lambda name: SMALL())
+    forms = {"backbone eager": 10.0, "backbone compiled": 20.0, "eager": 15.0, "compiled": 25.0, "optimised": 30.0}
+    row = {"label": "tiny EViT", "batch": 1, "size": 224, "dtype": "float32", "forms": forms, "mac_ratio": 1.5,
+           "speedup": 1.75, "paper_speedup": "1.50"}  # fmt: skip
+    write_result(record("suite gpu", [row]), tmp_path / "results" / "suite.json")
+    sweep = {"keep_rate": 0.7, "top1": 81.25, "top5": 95.0, "macs": 10**9}
+    write_result(record("sweep", [sweep], data="photos.npz", images=1000), tmp_path / "results" / "sweep.json")
+    profile = {"model": "vit", "mode": "eager", "batch": 1, "whole": 0.004, "parts": {"FFN": 0.001}}
+    write_result(record("profile", [profile]), tmp_path / "results" / "profile.json")
+    write_result(record("new kind", [{"a": {"b": 1}}]), tmp_path / "results" / "other.json")
+    return tmp_path / "results"
+
+
+def test_the_measured_speed_up_stands_beside_its_model_and_no_other(folder, tmp_path):
+    rows = [Row("1", "tiny", SMALL), Row("1", "tiny, keep 0.7", lean, published={"top-1": "79.5", "img/s": "4385"})]
+    page, wrong = results_page.write_page({"evit": (rows, "A remark.")}, tmp_path / "docs" / "results.md", folder)
+    lines = page.read_text().splitlines()
+    plain, kept = (next(line for line in lines if line.startswith(f"| evit | 1 | {name} |")) for name in
+                   ("tiny", "tiny, keep 0.7"))  # fmt: skip
+    assert not wrong
+    assert "1.75 (" not in plain
+    assert "| 79.5 | 4,385 |" in kept.replace("4385", "4,385")
+    assert "| 1.50 | 1.75 (" in kept
+
+
+def test_every_kind_of_result_is_shown_with_its_command_and_data(folder, tmp_path):
+    text = results_page.write_page({}, tmp_path / "r.md", folder)[0].read_text()
+    for told in (
+        "## suite",
+        "## sweep",
+        "## profile",
+        "## other",
+        "Data: photos.npz, 1,000 images",
+        "| 81.2 |",
+        "25.0%",
+    ):
+        assert told in text
+    assert "| a b |" in text
+
+
+def test_a_figure_that_is_off_is_told(folder, tmp_path):
+    wrong = results_page.write_page({"evit": ([Row("1", "tiny", SMALL, params="99")], "")}, tmp_path / "r.md", folder)[
+        1
+    ]
+    assert len(wrong) == 1
+    assert "paper 99 M" in wrong[0]
+
+
+def test_the_command_writes_the_page(folder, tmp_path, monkeypatch):
+    import leanformer.tables.sit as sit
+
+    monkeypatch.setattr(sit, "ROWS", sit.ROWS[:1])
+    path = tmp_path / "docs" / "results.md"
+    assert main(["tables", "sit", "--markdown", str(path), "--results", str(folder)]) == 0
+    assert "LV-ViT+-Ti" in path.read_text()
+    assert json.loads((folder / "sweep.json").read_text())["kind"] == "sweep"
