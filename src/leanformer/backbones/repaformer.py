@@ -12,9 +12,10 @@ from typing import Any
 
 from timm.layers import DropPath, Mlp
 from timm.models.mlp_mixer import MlpMixer
-from torch import Tensor, nn
+from torch import nn
 
 from ..core import Block, Branch, Grid
+from ..layers.layout import AcrossTokens
 from .generic import vit, with_config
 from .registry import register
 
@@ -30,17 +31,6 @@ MIXERS = {
     for letter, dim, blocks in (("s", 512, 8), ("b", 768, 12), ("l", 1024, 24))
     for patch in (16, 32)
 }
-
-
-class AcrossTokens(nn.Module):
-    """A module over the token axis instead of the channel axis: (B, N, C) → (B, N, C)."""
-
-    def __init__(self, fn: nn.Module):
-        super().__init__()
-        self.fn = fn
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fn(x.transpose(1, 2)).transpose(1, 2)
 
 
 class TokenNormMixer(MlpMixer):

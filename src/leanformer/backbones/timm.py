@@ -13,19 +13,9 @@ from timm.models import deit, metaformer, mlp_mixer, swin_transformer, vision_tr
 from torch import Tensor, nn
 
 from ..core import Block, Branch, Card, Grid, blocks_of, input_of, set_card
+from ..layers.layout import AcrossTokens
 from .deit import DeiT
 from .guess import guess
-
-
-class AcrossTokens(nn.Module):
-    """A module over the token axis instead of the channel axis: (B, N, C) → (B, N, C)."""
-
-    def __init__(self, fn: nn.Module):
-        super().__init__()
-        self.fn = fn
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fn(x.transpose(1, 2)).transpose(1, 2)
 
 
 class ShiftedWindows(swin_transformer.SwinTransformerBlock):

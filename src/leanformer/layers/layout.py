@@ -9,7 +9,7 @@ B batch, N tokens, P prefix tokens, H x W the plane of patches, C channels.
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Plane(Protocol):
@@ -72,3 +72,14 @@ def from_tokens(tokens: Tensor, layout: str, like: Tensor) -> Tensor:
     torch.Size([2, 8, 4, 6])
     """
     return tokens.transpose(1, 2).reshape(like.shape) if layout == "NCHW" else tokens.reshape(like.shape)
+
+
+class AcrossTokens(nn.Module):
+    """A module over the token axis instead of the channel axis: (B, N, C) → (B, N, C)."""
+
+    def __init__(self, fn: nn.Module):
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(x.transpose(1, 2)).transpose(1, 2)
