@@ -104,7 +104,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     >>> print(markdown(["model", "top-1"], [["a|b", 80.0]]))
     | model | top-1 |
     | --- | --- |
-    | a\\\\|b | 80 |
+    | a\\|b | 80 |
     """
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
