@@ -30,7 +30,7 @@ def test_a_dropped_picture_shows_its_classes_and_its_kept_patches(tmp_path):
     served = tiny_served(lf.EViT())
     served.config["crop_pct"] = 1.0
     with serving(served) as url, browsing(tmp_path / "profile") as page:
-        page.open(url)
+        page.open(url, ready="document.querySelector('#model').textContent")
         page.drop(tmp_path / "white.png", "#drop")
         page.until("document.querySelector('article.done') !== null")
         words = page.ask("document.querySelector('article').innerText")

@@ -3,8 +3,8 @@
 import json
 import shutil
 
-import browser
 import pytest
+from browser import CHROMIUM, browsing
 from families import backbone
 from PIL import Image
 from sklearn.datasets import load_sample_image
@@ -58,25 +58,22 @@ def test_the_page_holds_curves_tables_and_pictures_and_asks_for_nothing_else(pag
     assert "<script" not in text
 
 
-@pytest.mark.skipif(browser.found() is None, reason="there is no Chromium or Chrome on this machine")
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium or Chrome on this machine")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_the_page_without_an_error(page, tmp_path, width):
-    window = browser.Browser(tmp_path / "profile", width)
-    try:
-        window.open(page)
-        assert window.value("innerWidth") == width
-        assert window.value("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-        assert window.value("document.images.length") == 2 * 9
-        assert window.value("document.documentElement.scrollWidth") <= width
-        assert window.value("Math.max(...[...document.images].map(i => i.getBoundingClientRect().right))") <= width
-        assert window.value("Math.min(...[...document.images].map(i => i.getBoundingClientRect().width))") >= 250
-        complaints = [e for e in window.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
-        complaints += [e for e in window.events if e.get("method") == "Runtime.consoleAPICalled"]
-        assert not complaints
-        asked = [e["params"]["request"]["url"] for e in window.events if e.get("method") == "Network.requestWillBeSent"]
-        assert all(url.startswith(("file:", "data:")) for url in asked)
-    finally:
-        window.close()
+    with browsing(tmp_path / "profile") as window:
+        window.open(page.as_uri(), width=width)
+        assert window.ask("innerWidth") == width
+        assert window.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        assert window.ask("document.images.length") == 2 * 9
+        assert window.ask("document.documentElement.scrollWidth") <= width
+        assert window.ask("Math.max(...[...document.images].map(i => i.getBoundingClientRect().right))") <= width
+        assert window.ask("Math.min(...[...document.images].map(i => i.getBoundingClientRect().width))") >= 250
+        told = window.messages
+    wrong = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+    assert not [event for event in told if event.get("method") in wrong]
+    asked = [e["params"]["request"]["url"] for e in told if e.get("method") == "Network.requestWillBeSent"]
+    assert all(url.startswith(("file:", "data:")) for url in asked)
 
 
 def test_a_real_run_can_be_reported(tmp_path):

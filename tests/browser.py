@@ -50,13 +50,17 @@ class Browser:
                 self.messages.append(told)
         raise AssertionError(f"the browser does not answer {method}")
 
-    def open(self, url: str) -> None:
+    def open(self, url: str, ready: str = "true", width: int | None = None) -> None:
+        """Load a page and wait until it is complete and `ready`; `width` makes it a phone's or a desk's."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        if width is not None:
+            size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+            self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Page.navigate", url=url)
-        self.until("document.readyState === 'complete' && document.querySelector('#model').textContent")
+        self.until(f"document.readyState === 'complete' && location.href !== 'about:blank' && {ready}")
 
     def ask(self, expression: str) -> Any:
         told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
