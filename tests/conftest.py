@@ -6,6 +6,8 @@ import pytest
 import torch
 from helpers import SHARED
 
+torch.set_num_threads(1)  # the models are tiny, and each core has a test process of its own
+
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
