@@ -18,7 +18,8 @@ def test_versus_times_every_form_in_one_run(monkeypatch, tmp_path):
     teacher = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, num_classes=5)
     lean = lf.fuse(lf.apply(teacher, lf.EViT(keep_rate=0.5)))
     contests = versus(
-        teacher, {"EViT": lean}, lf.optimize, device=torch.device("cpu"), batch=2, dtype="float32", size=(3, 32, 32), repeats=2
+        teacher, {"EViT": lean}, lf.optimize, device=torch.device("cpu"), batch=2, dtype="float32", size=(3, 32, 32),
+        repeats=2,
     )  # fmt: skip
     assert set(contests[0].forms) == {
         "backbone eager", "backbone compiled", "backbone compiled, channels last", "eager", "compiled", "optimised",
