@@ -2,12 +2,15 @@
 PYTHON ?= $(shell command -v python3.12 >/dev/null 2>&1 && python3.12 --version >/dev/null 2>&1 && echo python3.12 || echo python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-all lint format clean
 
 demo: .venv/installed
 	$(BIN)/leanformer demo
 
 test: .venv/installed
+	$(BIN)/python -m pytest -n 2 -m "not exhaustive"
+
+test-all: .venv/installed
 	$(BIN)/python -m pytest -n 2
 
 lint: .venv/installed

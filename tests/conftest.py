@@ -20,3 +20,10 @@ def shared() -> Path:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Formats that compile for minutes meet every method and, by default, no further backbone."""
+    for item in items:
+        if item.name.startswith("test_backbone_goes_through") and item.name.endswith(("-aoti]", "-openvino]")):
+            item.add_marker(pytest.mark.exhaustive)

@@ -59,6 +59,9 @@ class IdleFFN(nn.Module):
             self.norm = branch.norm
         self.fc1, self.fc2 = _with_bias(mlp.fc1), _with_bias(mlp.fc2)
         self.act = mlp.act if active or ramp_epochs else nn.Identity()
+        # the batch norm behind it takes an activation's own shift (StarReLU's) away again in training
+        shifted = norm == "batch" and isinstance(getattr(self.act, "bias", None), nn.Parameter)
+        self.dead_parameters = ("act.bias",) if shifted else ()
         self.drop1 = getattr(mlp, "drop1", None) or getattr(mlp, "drop", None) or nn.Identity()
         self.drop2 = getattr(mlp, "drop2", None) or getattr(mlp, "drop", None) or nn.Identity()
         self.scale, self.drop, self.skip = branch.scale, branch.drop, branch.skip
