@@ -19,7 +19,7 @@ STEPPED = (
 def test_every_row_of_the_tables_builds_its_student():
     for setting in SETTINGS.values():
         with torch.device("meta"):
-            imitated = lf.create(setting.backbone, **TINY) if setting.imitation else None
+            imitated = lf.create(setting.backbone, **TINY) if setting.imitation or setting.initialise else None
             student = setting.student(12, imitated, **TINY)
         assert bool(lf.card_of(student).methods) == (setting.method is not None)
 
