@@ -1,10 +1,12 @@
 """leanformer sweep: one model at many settings of its run-time options, measured on real images without training."""
 
+import functools
 import itertools
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -14,8 +16,10 @@ from torch import nn
 from ..core import apply, card_of, input_of, parse_method, with_options
 from ..measure import count, record, write_result
 from ..measure.console import console
-from ..train.data import check_fit, open_data
+from ..studies.training_free import exported, training_free
+from ..train.data import Data, check_fit, open_data
 from ..train.evaluate import measure
+from ..visualise import trade_off
 from .common import Apply, Model, Set, open_model
 
 Vary = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
@@ -33,6 +37,8 @@ def sweep(
     crop: float = 1.0,
     batch_size: int = 50,
     device: str = "cpu",
+    study: Literal["training_free"] | None = None,
+    figure: Path | None = None,
     output: Path | None = None,
 ) -> None:
     """Accuracy of one model at every combination of run-time options, without training (EViT's Table 1).
@@ -51,27 +57,59 @@ def sweep(
         crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already.
         batch_size: Images at a time.
         device: cpu or cuda.
+        study: Instead of combinations of options: training_free, EViT at many places, token merging at the same MACs,
+            dtypes, and the exported files of which OUTPUT's folder holds results.
+        figure: A .png or .svg file for accuracy against MACs.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
     opened = open_model(model, methods, checkpoint, arguments).to(device)
-    if not card_of(opened).methods:
+    if not card_of(opened).methods and study is None:
         opened = apply(opened, parse_method("evit"))
-    config = {**input_of(opened), "crop_pct": crop}
     images = open_data(data, split)
     check_fit(opened, images)
     names = [method.name for method in card_of(opened).methods]
     about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
     rows = _done(output, about)
-    for setting in settings(opened, vary or EVIT):
-        plain = json.loads(json.dumps(setting))  # as the rows of an earlier run are
-        if any(plain.items() <= row.items() for row in rows):
+    for told, make in _studied(opened) if study else _varied(opened, vary or EVIT):
+        if any(told.items() <= row.items() for row in rows):
             continue
-        lean = with_options(opened, **setting)
-        found = measure(lean, images, config, torch.device(device), batch_size)
-        rows.append({**plain, "top1": found.top1, "top5": found.top5, "macs": count(lean).macs})
+        rows.append({**told, **_measured(make(), opened, images, crop, device, batch_size)})
         if output is not None:
-            write_result(record("sweep", rows, device, **about), output)
+            write_result(record(f"sweep {study}" if study else "sweep", rows, device, **about), output)
+    if study and output is not None:
+        rows = _with_exported(rows, exported(output.parent, model, data))
+        write_result(record(f"sweep {study}", rows, device, **about), output)
     console().print(_table(model, rows))
+    if figure is not None:
+        trade_off(rows, x="macs", by="family" if study else None).save(figure)
+
+
+Told = tuple[dict[str, Any], Callable[[], nn.Module]]
+
+
+def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[Told]:
+    for setting in settings(model, vary):
+        told = json.loads(json.dumps(setting))  # as the rows of an earlier run are
+        yield told, functools.partial(with_options, model, **setting)
+
+
+def _studied(model: nn.Module) -> Iterator[Told]:
+    for each in training_free(model):
+        yield {"family": each.family, "model": each.model}, functools.partial(each.make, model)
+
+
+def _measured(
+    lean: nn.Module, model: nn.Module, images: Data, crop: float, device: str, batch_size: int
+) -> dict[str, Any]:
+    config = {**input_of(model), "crop_pct": crop}
+    found = measure(lean, images, config, torch.device(device), batch_size)
+    return {"top1": found.top1, "top5": found.top5, "macs": count(lean, config["input_size"]).macs}
+
+
+def _with_exported(rows: list[dict[str, Any]], files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with those of exported files, which have the MACs of the model itself, anew."""
+    macs = {"macs": rows[0]["macs"]}
+    return [row for row in rows if row["family"] != "exported"] + [{**row, **macs} for row in files]
 
 
 def _done(output: Path | None, about: dict[str, Any]) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ def attend(
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=is_causal)
     bias = _mask_as_bias(attn_mask, is_causal, x)
     received = SCORES[score](q, k, bias)  # (B, N)
-    return _output(attention, x, y), received
+    return join_heads(attention, x, y), received
 
 
 def project(attention: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,8 +95,12 @@ def _mask_as_bias(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tenso
     return attn_mask.reshape(*(1,) * (4 - attn_mask.ndim), *attn_mask.shape)
 
 
-def _output(attention: Attention, x: Tensor, y: Tensor) -> Tensor:
-    """From the heads' outputs (B, H, N, D) to the layer's: norm, gate, projection, dropout."""
+def join_heads(attention: Attention, x: Tensor, y: Tensor) -> Tensor:
+    """From the heads' outputs (B, H, N, D) to the layer's: norm, gate, projection, dropout.
+
+    >>> join_heads(Attention(64, num_heads=2), torch.zeros(4, 10, 64), torch.zeros(4, 2, 10, 32)).shape
+    torch.Size([4, 10, 64])
+    """
     y = attention.norm(y.transpose(1, 2).flatten(2))  # (B, N, C)
     if attention.gate is not None:
         y = y * attention.gate(x).sigmoid()

@@ -19,12 +19,16 @@ LABELLED = 14
 
 
 def trade_off(
-    rows: Sequence[Mapping[str, Any]], x: str = "throughput", y: str | None = None, label: str = "model"
+    rows: Sequence[Mapping[str, Any]],
+    x: str = "throughput",
+    y: str | None = None,
+    label: str = "model",
+    by: str | None = None,
 ) -> Figure:
     """Accuracy (or, where no row has one, MACs) against throughput, a point for each row.
 
-    Rows are those of a result file. Those of one `mode`, `batch` and `dtype` share colour and marker; a line joins the
-    rows that no other of the same kind beats in both figures.
+    Rows are those of a result file. Those of one `mode`, `batch` and `dtype`, or of one value of the column `by`, share
+    colour and marker; a line joins the rows that no other of the same kind beats in both figures.
 
     >>> rows = [{"model": "a", "throughput": 100, "top1": 80.0}, {"model": "b", "throughput": 150, "top1": 79.0}]
     >>> print(trade_off(rows).summary)
@@ -40,7 +44,7 @@ def trade_off(
         )
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for row in points:
-        kinds.setdefault(_kind(row), []).append(row)
+        kinds.setdefault(_kind(row) if by is None else str(row[by]), []).append(row)
     plot, (axis,) = charts(1, 6.4, 4.2)
     told = {key: LABELS.get(key, key) for key in (x, y)}
     lines = [f"{told[y]} against {told[x]}; a * marks what nothing beats in both."]
