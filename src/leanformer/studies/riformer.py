@@ -19,7 +19,7 @@ from ..backbones import create
 from ..core import apply
 from ..methods import RIFormer
 from ..train import Recipe
-from .study import Make, Student, Study
+from .study import Student, Study
 
 PAPER_EPOCHS = 120
 AFFINE = RIFormer(start="paper")
@@ -165,23 +165,29 @@ def riformer(checkpoint: Path | None = None, **arguments: Any) -> Study:
     rows = {name: setting for name, setting in SETTINGS.items() if setting.backbone == POOLFORMER}
     rows = {name: s for name, s in rows.items() if s.teacher in (None, GFNET) and not s.arguments}
 
-    def make(setting: Setting) -> Make:
-        return lambda trained, epochs: setting.student(
-            epochs, trained, **{**arguments, "num_classes": trained.num_classes}
-        )
-
     return Study(
         name="riformer",
         teacher=lambda classes: create(POOLFORMER, checkpoint, **{**arguments, "num_classes": classes}),
         recipe=Recipe(mixup=0.0, cutmix=0.0, label_smoothing=0.0, auto_augment=None, color_jitter=0.0, erasing=0.0),
-        students=tuple(
-            Student(
-                name=name,
-                make=make(setting),
-                teachers=tuple(n for n in ("teacher", "imitation") if getattr(setting, n)),
-                calibrate=512 if name.startswith("ours/fitted") else 0,
-                paper=setting.top1,
-            )
-            for name, setting in rows.items()
-        ),
+        students=tuple(student_of(name, name, arguments) for name in rows),
+    )
+
+
+def student_of(row: str, name: str, arguments: dict[str, Any]) -> Student:
+    """A row as a student, under a name of its own, of a backbone that is built with these arguments.
+
+    >>> student_of("table3/soft", "RIFormer, soft", {}).teachers
+    ('teacher',)
+    """
+    setting = SETTINGS[row]
+
+    def make(trained: nn.Module, epochs: int) -> nn.Module:
+        return setting.student(epochs, trained, **{**arguments, "num_classes": trained.num_classes})
+
+    return Student(
+        name=name,
+        make=make,
+        teachers=tuple(n for n in ("teacher", "imitation") if getattr(setting, n)),
+        calibrate=512 if row.startswith("ours/fitted") else 0,
+        paper=setting.top1,
     )
