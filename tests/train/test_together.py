@@ -1,10 +1,14 @@
 """Two processes compute what one does with the whole batch, copied or sharded, with and without accumulation."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
-from together import one_step, together
+from together import norm_step, one_step, together
+
+from leanformer.layers.norms import BatchNormLast
+from leanformer.layers.sync_norm import SyncBatchNorm
 
 ADAMW = {"epochs": 2, "max_updates": None, "recipe": {"optimizer": "adamw", "learning_rate": 1e-2, "ema": 0.9}}
 
@@ -49,6 +53,54 @@ def test_a_sharded_run_with_moving_average_resumes_where_it_was(tmp_path):
     assert _difference(tmp_path / "whole", tmp_path / "parts") == 0
     one_step(str(tmp_path / "one"), **ADAMW)
     assert _difference(tmp_path / "whole", tmp_path / "one") < 1e-4
+
+
+REPA = ("repa:idle_ratio=0.5",)
+
+
+@pytest.fixture(scope="module")
+def alone_with_batch_norms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    one_step(str(folder / "run"), methods=REPA, sync_bn=True)
+    return folder / "run"
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_synchronised_batch_norms_see_the_whole_batch(alone_with_batch_norms, tmp_path, shard):
+    together(str(tmp_path / "run"), methods=REPA, sync_bn=True, shard=shard)
+    statistics = _weights(tmp_path / "run")["blocks.1.ffn.norm2.running_var"]
+    assert (statistics - 1).abs().max() > 0.05
+    assert _difference(alone_with_batch_norms, tmp_path / "run") < 1e-6
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_synchronised_norm_is_the_plain_one_of_all_rows(tmp_path, channels_last):
+    norm_step(str(tmp_path), channels_last=channels_last)
+    together(str(tmp_path), step=norm_step, channels_last=channels_last)
+    whole, first, second = (torch.load(tmp_path / f"{name}.pt") for name in (None, 0, 1))
+    for key in ("y", "x"):
+        joined = torch.stack([first[key], second[key]], 1).flatten(0, 1)
+        torch.testing.assert_close(joined, whole[key], rtol=1e-5, atol=1e-5)
+    for key in ("weight.grad", "bias.grad"):
+        torch.testing.assert_close(first[key] + second[key], whole[key])
+    for key in ("running_mean", "running_var", "num_batches_tracked"):
+        torch.testing.assert_close(first[key], whole[key])
+
+
+@pytest.mark.parametrize(
+    "norm", [BatchNormLast(4), torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4, affine=False)], ids=str
+)
+def test_a_synchronised_norm_alone_gives_the_bits_of_the_plain_one(norm):
+    other, x = SyncBatchNorm(copy.deepcopy(norm)), torch.randn(3, 4, 4, 4)
+    for _ in range(2):
+        assert torch.equal(other(x), norm(x))
+    assert all(torch.equal(value, norm.state_dict()[key]) for key, value in other.state_dict().items())
+    assert torch.equal(other.eval()(x), norm.eval()(x))
+
+
+def test_batch_norms_left_alone_see_the_batch_of_their_process(alone_with_batch_norms, tmp_path):
+    together(str(tmp_path / "run"), methods=REPA)
+    assert _difference(alone_with_batch_norms, tmp_path / "run") > 1e-4
 
 
 def test_sharding_one_process_is_refused(tmp_path):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import Objective, card_of, input_of
+from ..layers.sync_norm import synchronise
 from .checkpoint import write_checkpoint
 from .data import Arrays, Data
 from .draws import seed_all
@@ -78,9 +79,11 @@ class Run:
         for module in (self.model, objective, *teachers.values()):
             module.to(self.device)
         self.teachers = Teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
-        self.learner = Learner(self.model, objective, settings.compile)
         self.average = make_average(self.model, recipe)
         self.empty = copy.deepcopy(self.model) if settings.shard else None
+        several = settings.sync_bn and self.accelerator.num_processes > 1
+        self.plain_norms = synchronise(self.model) if several else {}
+        self.learner = Learner(self.model, objective, settings.compile)
         self.wrapped = self._spread()
         optimizer = make_optimizer(parameter_groups(self.model, objective, recipe), recipe, self.device)
         self.bare_optimizer, self.optimizer = optimizer, self.accelerator.prepare_optimizer(optimizer)
@@ -266,6 +269,9 @@ class Run:
         if self.empty is not None:
             ema = None if ema is None else filled(copy.deepcopy(self.empty), whole_state(ema))
             model = filled(self.empty, whole_state(self.learner), "student.")
+        else:
+            for path, norm in self.plain_norms.items():
+                model.set_submodule(path, norm)
         result = Result(
             model.eval(), ema, evaluations.get("val"), evaluations.get("ema"), self.journal.epochs, self.update,
             finished, self.spent(), self.folder,

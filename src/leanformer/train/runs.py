@@ -41,6 +41,8 @@ class Settings:
     """Micro-batches an update: the same update with less memory."""
     shard: bool = False
     """Spread weights, gradients and optimizer state over the processes (FSDP2) instead of copying them to each."""
+    sync_bn: bool = False
+    """Batch norms take their statistics over the batches of all processes instead of each over its own."""
     workers: int = 4
     log_every: int = 10
     save_every: int | None = None
