@@ -1,0 +1,53 @@
+"""A ViT-S/16 grown from a trained ViT-Ti/16, moved to the same data, and the same lean students made from it.
+
+    leanformer study vit_small --data pack:tiny_imagenet --checkpoint vit_tiny.safetensors --precision bf16 --compile
+
+Its rows beside those of `vit_tiny` show what a method costs a model of four times the size.
+"""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..backbones import create
+from .growth import grow
+from .study import Study
+from .vit_tiny import vit_tiny
+
+STUDENTS = (
+    "EViT 0.7, distilled",
+    "EViT 0.5, distilled",
+    "RePa 0.5 calibrated, distilled",
+    "RePa 0.75 calibrated, distilled",
+    "SiT late, recalibration",
+    "SiT late, distilled",
+    "RIFormer in 2 blocks, distilled",
+    "RePa 0.5 + EViT 0.7, distilled",
+)
+"""The rows of `vit_tiny` that are repeated."""
+
+
+def vit_small(checkpoint: Path | None, **arguments: Any) -> Study:
+    """The study; `checkpoint` holds ImageNet weights of vit_tiny_patch16_224, and the arguments are that model's.
+
+    >>> vit_small(None).students[0].name
+    'EViT 0.7, distilled'
+    """
+    small = vit_tiny(checkpoint, **arguments)
+    rows = {student.name: student for student in small.students}
+    return dataclasses.replace(
+        small,
+        name="vit_small",
+        teacher=partial(_teacher, checkpoint, arguments),
+        students=tuple(rows[name] for name in STUDENTS),
+    )
+
+
+def _teacher(checkpoint: Path | None, arguments: dict[str, Any], num_classes: int) -> nn.Module:
+    """The grown backbone with a fresh head."""
+    model = grow(create("vit_tiny_patch16_224", checkpoint, **arguments), "vit_small_patch16_224")
+    model.reset_classifier(num_classes)  # type: ignore[operator]
+    return model
