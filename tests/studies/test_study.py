@@ -1,7 +1,10 @@
 """A study trains a teacher and its students, skips what is there, and writes one row a run."""
 
+import dataclasses
 import io
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ from PIL import Image
 
 from leanformer.cli import main
 from leanformer.methods import EViT, RePa
+from leanformer.studies.riformer import riformer
+from leanformer.studies.study import Scale, rows_in, run_study
 from leanformer.studies.vit_tiny import vit_tiny
 
 SMALL = ["--set", "img_size=32", "--set", "depths=(1,1,1,1)", "--set", "dims=(8,8,16,16)"]
@@ -41,6 +46,7 @@ def pack(tmp_path):
 def run(pack, tmp_path, *more):
     arguments = ["study", "riformer", "--data", pack, "--epochs", "1", "--teacher-epochs", "1", "--batch-size", "16"]
     arguments += ["--device", "cpu", "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "study.json")]
+    arguments += ["--measure-batch", "4", "--repeats", "2"]
     return main([*arguments, *SMALL, *more])
 
 
@@ -50,17 +56,48 @@ def test_a_study_writes_a_row_a_run_and_skips_what_is_there(pack, tmp_path, caps
     assert [row["student"] for row in first["rows"]] == ["table7/affine-imitation"]
     assert run(pack, tmp_path, "--only", "table7/") == 0
     second = json.loads((tmp_path / "study.json").read_text())
-    assert second["rows"][0] == first["rows"][0]
+    trained = ("student", "seed", "top1", "before", "train_seconds")
+    again = next(row for row in second["rows"] if row["student"] == "table7/affine-imitation")
+    assert [again[key] for key in trained] == [first["rows"][0][key] for key in trained]
     assert {row["student"] for row in second["rows"]} == {
         "table7/identity",
         "table7/identity-features",
         "table7/affine-imitation",
     }
-    row = second["rows"][0]
+    row = again
     assert row["speedup"]["eager"] > 0
     assert 0 <= row["top1"] <= 100
     assert row["paper_top1"] == 75.36
     assert "table7/identity" in capsys.readouterr().out
+
+
+def test_processes_share_the_queue(pack, tmp_path):
+    command = [sys.executable, "-m", "leanformer.cli", "study", "riformer", "--data", pack, "--epochs", "1"]
+    command += ["--teacher-epochs", "1", "--batch-size", "16", "--device", "cpu", "--runs", str(tmp_path / "runs")]
+    command += ["--output", str(tmp_path / "study.json"), *SMALL, "--only", "table7/identity|table7/affine"]
+    command += ["--workers", "2", "--measure-batch", "4", "--repeats", "2"]
+    subprocess.run(command, check=True, capture_output=True)
+    rows = json.loads((tmp_path / "study.json").read_text())["rows"]
+    assert [row["student"] for row in rows] == [
+        "table7/identity",
+        "table7/identity-features",
+        "table7/affine-imitation",
+    ]
+    assert all("speedup" in row for row in rows)
+    assert len({row["teacher_top1"] for row in rows}) == 1
+
+
+def test_a_run_that_fails_does_not_stop_the_others(pack, tmp_path):
+    def fails(teacher, epochs):
+        raise ValueError("no such thing")
+
+    study = riformer(img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
+    bad, good = study.students[0], study.students[1]
+    study = dataclasses.replace(study, students=(dataclasses.replace(bad, make=fails), good))
+    scale = Scale(data=pack, epochs=1, teacher_epochs=1, batch_size=16, device="cpu")
+    with pytest.raises(RuntimeError, match=f"{bad.name}, seed 0: no such thing"):
+        run_study(study, scale, tmp_path / "study.json", tmp_path / "runs")
+    assert [row["student"] for row in rows_in(tmp_path / "study.json")] == [good.name]
 
 
 def test_unknown_studies_are_refused(capsys):

@@ -1,5 +1,7 @@
 """leanformer study: a teacher, the students made from it, several seeds, one table."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,12 +9,17 @@ from typing import Annotated, Literal
 import tyro
 
 from ..measure.console import console
+from ..studies.metaformers import metaformers
 from ..studies.riformer import riformer
-from ..studies.study import Scale, Study, run_study, summary
+from ..studies.speed import measure_study
+from ..studies.study import Scale, Study, rows_in, run_study, summary
+from ..studies.vit_small import vit_small
 from ..studies.vit_tiny import vit_tiny
 from .common import Set, parse_arguments
 
-STUDIES: dict[str, Callable[..., Study]] = {"vit_tiny": vit_tiny, "riformer": riformer}
+STUDIES: dict[str, Callable[..., Study]] = {
+    "vit_tiny": vit_tiny, "riformer": riformer, "metaformers": metaformers, "vit_small": vit_small,
+}  # fmt: skip
 
 
 def study(
@@ -31,6 +38,10 @@ def study(
     device: str | None = None,
     precision: Literal["no", "bf16", "fp16"] = "no",
     compile: bool = False,
+    workers: int = 1,
+    measure: Literal["after", "only", "never"] = "after",
+    measure_batch: int = 256,
+    repeats: int = 5,
     runs: Path | None = None,
     output: Path | None = None,
 ) -> None:
@@ -39,7 +50,8 @@ def study(
     Example: leanformer study vit_tiny --data pack:tiny_imagenet --checkpoint vit_tiny.safetensors --only "EViT 0.7"
 
     Args:
-        name: vit_tiny (all five systems on a trained ViT-Ti) or riformer (the paper's guidelines on PoolFormer-S12).
+        name: vit_tiny (all five systems on a trained ViT-Ti), vit_small (the same on a ViT-S grown from it),
+            metaformers (MetaFormers from scratch) or riformer (the paper's guidelines on PoolFormer-S12).
         data: A data set with the splits train and val: a folder, or pack:PATH.
         epochs: Epochs of each student.
         teacher_epochs: Epochs of the teacher.
@@ -47,24 +59,56 @@ def study(
         checkpoint: Weights that the teacher's backbone starts from.
         teacher: A trained teacher, as a leanformer checkpoint, instead of training one.
         arguments: An argument of the backbone as name=value; may be given several times.
-        only: Only the students whose name contains this text.
+        only: Only the students whose name contains this text; several texts are parted by |.
         batch_size: Images an update.
         learning_rate: Instead of the study's own.
         images: Only the first so many training images.
         device: cpu, cuda, …; the fastest there is by default.
         precision: no, bf16 or fp16.
         compile: Compile teacher and student for training.
+        workers: Processes that share the queue of runs, on one GPU too: one compiles while another one trains.
+        measure: When the fused students are timed beside the teacher: after training, only that, or never.
+        measure_batch: Images a batch when timing.
+        repeats: Repeats of each timing.
         runs: The folder of the run folders; by default runs/study-NAME.
         output: The result file; by default results/study_NAME.json.
     """
     if name not in STUDIES:
         raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
     chosen = STUDIES[name](checkpoint, **parse_arguments(arguments))
+    if not chosen.chosen(only):
+        raise ValueError(
+            f"no student's name contains '{only}'; there are: " + "; ".join(s.name for s in chosen.students)
+        )
     scale = Scale(
         data=data, epochs=epochs, teacher_epochs=teacher_epochs, seeds=seeds, batch_size=batch_size,
         learning_rate=learning_rate, images=images, device=device, precision=precision, compile=compile,
-        modes=("eager", "compiled") if compile else ("eager",),
     )  # fmt: skip
     output = output or Path("results") / f"study_{name}.json"
-    rows = run_study(chosen, scale, output, runs or Path("runs") / f"study-{name}", only, teacher)
-    console().print(summary(name, rows))
+    runs = runs or Path("runs") / f"study-{name}"
+    if measure != "only":
+        if workers > 1:
+            _in_parallel(workers, runs)
+        else:
+            run_study(chosen, scale, output, runs, only, teacher)
+    new = any("speedup" not in row for row in rows_in(output))
+    if measure == "only" or (measure == "after" and new):
+        measure_study(chosen, scale, output, runs, only, measure_batch, repeats)
+    console().print(summary(name, rows_in(output)))
+
+
+def _in_parallel(workers: int, runs: Path) -> None:
+    """Start this command so many times; each process takes runs from the queue and writes its own log."""
+    runs.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "leanformer.cli", *sys.argv[1:], "--workers", "1", "--measure", "never"]
+    started = []
+    for worker in range(workers):
+        with open(runs / f"worker-{worker}.log", "w") as log:
+            started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+    console().print(f"{workers} processes at work; their logs: {runs}/worker-*.log")
+    failed = [worker for worker, process in enumerate(started) if process.wait() != 0]
+    for worker in failed:
+        lines = (runs / f"worker-{worker}.log").read_text().splitlines()[-15:]
+        console().print(f"worker {worker} ended early:\n" + "\n".join(lines), markup=False)
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {workers} processes ended early; start again to repeat what is missing")

@@ -1,14 +1,17 @@
 """A study: one teacher, many students made from it, the same data and recipe for all, several seeds.
 
 Runs are queued in order. A run whose row stands in the result file is skipped, one that was cut short goes on, and the
-file is written after every run, so that a study can be stopped and started at any time.
+file is written after every run, so that a study can be stopped and started at any time. The same command started
+several times shares the queue: on one GPU, one process compiles while another one trains.
 """
 
 import copy
 import dataclasses
+import functools
 import json
 import statistics
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,14 @@ from torch import nn
 
 from ..backbones import load
 from ..core import calibrate, card_of, fuse
-from ..measure import compare, count, record, write_result
+from ..measure import count, record, write_result
 from ..train import Arrays, Recipe, Result, evaluate, fit, open_data
 from ..train.data import Data
 from ..train.samples import sample_images
+from .claims import claim, read_row, write_row
 
 Make = Callable[[nn.Module, int], nn.Module]
+EPOCHS_BETWEEN_CHECKPOINTS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,11 @@ class Student:
     paper: float | None = None
     """The paper's top-1, on its own data and epochs."""
 
+    @property
+    def kind(self) -> str:
+        """What the student is, apart from how it learns: students of one kind are equally fast."""
+        return self.name.split(",")[0]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
@@ -52,6 +62,11 @@ class Study:
     """Number of classes → the teacher before training."""
     recipe: Recipe
     students: tuple[Student, ...]
+
+    def chosen(self, only: str) -> list[Student]:
+        """The students whose name contains one of the texts in `only`, which are parted by |."""
+        parts = [part.strip() for part in only.split("|")]
+        return [student for student in self.students if any(part in student.name for part in parts)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,28 +84,54 @@ class Scale:
     device: str | None = None
     precision: str = "no"
     compile: bool = False
-    measure_batch: int = 64
-    modes: tuple[str, ...] = ("eager",)
+
+    @property
+    def place(self) -> torch.device:
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    def facts(self) -> dict[str, Any]:
+        """What a row must share with another one to be the same run."""
+        name = Path(self.data.removeprefix("pack:")).name
+        return {"epochs": self.epochs, "data": name, "images": self.images, "learning_rate": self.learning_rate,
+                "batch_size": self.batch_size}  # fmt: skip
 
 
 def run_study(
     study: Study, scale: Scale, output: Path, runs: Path, only: str = "", teacher: Path | None = None
 ) -> list[dict[str, Any]]:
-    """Run what is missing, write `output` after every run, and return all its rows.
+    """Run what is missing and nobody else is at, write `output` after every run, and return all its rows.
 
     >>> run_study(study, Scale(data="pack:tiny_imagenet", epochs=2, teacher_epochs=6),
     ...           Path("results/study.json"), Path("runs/study"))  # doctest: +SKIP
     """
+    missing = list(_missing(study, scale, output, only))
+    if not missing:
+        return rows_in(output)
     train, val = _limited(open_data(scale.data, "train"), scale.images), open_data(scale.data, "val")
-    rows = json.loads(output.read_text())["rows"] if output.exists() else []
-    for seed in scale.seeds:
-        master = _teacher(study, scale, train, val, runs / f"teacher-{seed}", seed, teacher)
-        for student in (s for s in study.students if only in s.name):
-            if _known(rows, student.name, seed, scale):
+    master = functools.cache(lambda seed: _teacher(study, scale, train, val, runs / f"teacher-{seed}", seed, teacher))
+    failed: list[str] = []
+    for student, seed in missing:
+        folder = runs / _folder_name(student, scale, seed)
+        with claim(folder) as mine:
+            if not mine:
                 continue
-            rows.append(_run(study, student, master, scale, train, val, runs, seed))
-            write_result(record(f"study {study.name}", rows, scale.device or "cpu", **_facts(scale)), output)
-    return rows
+            row = read_row(folder)
+            try:
+                row = row or _run(study, student, master(seed), scale, train, val, folder, seed)
+            except Exception as error:  # the rows after this one are worth having
+                traceback.print_exc()
+                failed.append(f"{student.name}, seed {seed}: {error}")
+                continue
+            write_row(folder, row)
+            _add(study, scale, output, runs, row)
+    if failed:
+        raise RuntimeError("these runs failed; start again to repeat them:\n  " + "\n  ".join(failed))
+    return rows_in(output)
+
+
+def rows_in(output: Path) -> list[dict[str, Any]]:
+    """The rows of a result file, none where there is no file yet."""
+    return json.loads(output.read_text())["rows"] if output.exists() else []
 
 
 def summary(name: str, rows: Sequence[dict[str, Any]]) -> Table:
@@ -100,69 +141,96 @@ def summary(name: str, rows: Sequence[dict[str, Any]]) -> Table:
     0
     """
     table = Table(title=f"study {name}", title_justify="left")
-    for column in ("student", "seeds", "before %", "top-1 %", "range", "teacher %", "MACs G", "params M", "speed-up"):
+    columns = ("student", "seeds", "before %", "top-1 %", "range", "EMA %", "teacher %", "MACs G", "params M")
+    for column in (*columns, "speed-up"):
         table.add_column(column, justify="left" if column == "student" else "right")
     for student in dict.fromkeys(row["student"] for row in rows):
         mine = [row for row in rows if row["student"] == student]
-        top1 = [row["top1"] for row in mine]
+        top1, average = [row["top1"] for row in mine], [row["ema_top1"] for row in mine]
         table.add_row(
             student,
             str(len(mine)),
             f"{statistics.mean(row['before'] for row in mine):.1f}",
             f"{statistics.mean(top1):.2f}",
             f"{min(top1):.2f}-{max(top1):.2f}" if len(mine) > 1 else "",
+            "" if None in average else f"{statistics.mean(average):.2f}",
             f"{statistics.mean(row['teacher_top1'] for row in mine):.2f}",
             f"{mine[0]['macs'] / 1e9:.3f}",
             f"{mine[0]['parameters'] / 1e6:.2f}",
-            " ".join(f"{mode} {value:.2f}x" for mode, value in mine[0]["speedup"].items()),
+            " ".join(f"{form} {value:.2f}x" for form, value in mine[0].get("speedup", {}).items()),
         )
     return table
 
 
+def _missing(study: Study, scale: Scale, output: Path, only: str) -> Iterator[tuple[Student, int]]:
+    done = rows_in(output)
+    for seed in scale.seeds:
+        for student in study.chosen(only):
+            wanted = {"student": student.name, "seed": seed, **scale.facts()}
+            if not any(wanted.items() <= row.items() for row in _hashable(done)):
+                yield student, seed
+
+
+def _hashable(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        yield {key: value for key, value in row.items() if not isinstance(value, dict | list)}
+
+
+def _folder_name(student: Student, scale: Scale, seed: int) -> str:
+    name = "".join(c if c.isalnum() or c in ".+" else "-" for c in student.name)
+    rate = "" if scale.learning_rate is None else f"-{scale.learning_rate:g}"
+    return f"{name}-{scale.epochs}{rate}-{seed}"
+
+
 def _teacher(
     study: Study, scale: Scale, train: Data, val: Data, folder: Path, seed: int, given: Path | None
-) -> nn.Module:
-    if given is not None:
-        return load(given)
-    if (folder / "model.safetensors").exists():
-        return load(folder / "model.safetensors")
-    torch.manual_seed(seed)
-    recipe = _recipe(study, scale, scale.teacher_epochs)
-    return _fit(study.teacher(val.num_classes or 1000), recipe, scale, train, val, folder, seed).model
+) -> tuple[nn.Module, float]:
+    """The trained teacher and its top-1; another process that needs it too waits until it is trained."""
+    with claim(folder, wait=True):
+        if given is None and not (folder / "model.safetensors").exists():
+            torch.manual_seed(seed)
+            recipe = _recipe(study, scale, scale.teacher_epochs)
+            _fit(study.teacher(val.num_classes or 1000), recipe, scale, train, val, folder, seed)
+        model = load(given or folder / "model.safetensors").to(scale.place)
+        row = read_row(folder) or {"top1": _accuracy(model, val, scale)}
+        write_row(folder, row)
+    return model, row["top1"]
 
 
 def _run(
-    study: Study, student: Student, teacher: nn.Module, scale: Scale, train: Data, val: Data, runs: Path, seed: int
-) -> dict[str, Any]:
-    model = student.make(teacher, scale.epochs)
+    study: Study, student: Student, master: tuple[nn.Module, float], scale: Scale, train: Data, val: Data,
+    folder: Path, seed: int,
+) -> dict[str, Any]:  # fmt: skip
+    torch._dynamo.reset()  # else the many students of one process reach the limit of recompilations
+    teacher, teacher_top1 = master
+    torch.manual_seed(seed)
+    model = student.make(teacher, scale.epochs).to(scale.place)
     if student.calibrate:
-        images = sample_images(teacher, train, student.calibrate, seed=seed)
+        images = sample_images(teacher, train, student.calibrate, seed=seed).to(scale.place)
         model = calibrate(model, teacher, images)
     before = _accuracy(model, val, scale)
-    folder = runs / f"{student.name.replace('/', '-').replace(' ', '-')}-{seed}"
-    masters = dict.fromkeys(student.teachers, teacher)
     recipe = _recipe(study, scale, scale.epochs)
+    masters = dict.fromkeys(student.teachers, teacher)
     result = _fit(model, recipe, scale, train, val, folder, seed, masters, student.objective)
     assert result.evaluation is not None
-    fused = fuse(copy.deepcopy(result.model).cpu(), verify=False)
-    size = count(fused)
+    size = count(fuse(copy.deepcopy(result.model).cpu(), verify=False))
     return {
         "student": student.name,
+        "kind": student.kind,
         "seed": seed,
-        "epochs": scale.epochs,
-        "data": scale.data,
-        "images": len(train),
+        **scale.facts(),
         "before": before,
         "top1": result.evaluation.top1,
         "top5": result.evaluation.top5,
         "ema_top1": result.ema_evaluation.top1 if result.ema_evaluation else None,
-        "teacher_top1": _accuracy(teacher, val, scale),
+        "ema_top5": result.ema_evaluation.top5 if result.ema_evaluation else None,
+        "teacher_top1": teacher_top1,
         "parameters": size.parameters,
         "macs": size.macs,
-        "speedup": _speed(teacher, fused, scale),
         "train_seconds": round(result.seconds, 1),
+        "train_images": len(train),
         "paper_top1": student.paper,
-        "methods": [repr(method) for method in card_of(fused).methods],
+        "methods": [repr(method) for method in card_of(result.model).methods],
     }
 
 
@@ -170,11 +238,15 @@ def _fit(
     model: nn.Module, recipe: Recipe, scale: Scale, train: Data, val: Data, folder: Path, seed: int,
     teachers: dict[str, nn.Module] | None = None, objective: str | None = None,
 ) -> Result:  # fmt: skip
-    return fit(
+    result = fit(
         model, recipe=recipe, data=train, val=val, teacher=teachers or None, objective=objective, output=folder,
-        resume=folder.exists(), seed=seed, device=scale.device, precision=scale.precision, compile=scale.compile,
+        resume=True, seed=seed, device=str(scale.place), precision=scale.precision, compile=scale.compile,
         evaluate_every=max(1, recipe.epochs),
+        save_every=EPOCHS_BETWEEN_CHECKPOINTS * (len(train) // recipe.batch_size),
     )  # fmt: skip
+    for leftover in ("checkpoint.pt", "checkpoint.previous.pt"):
+        (folder / leftover).unlink(missing_ok=True)  # many runs, each many times the size of its model
+    return result
 
 
 def _recipe(study: Study, scale: Scale, epochs: int) -> Recipe:
@@ -185,32 +257,26 @@ def _recipe(study: Study, scale: Scale, epochs: int) -> Recipe:
 
 
 def _accuracy(model: nn.Module, val: Data, scale: Scale) -> float:
-
-    return evaluate(copy.deepcopy(model), val, device=scale.device, precision=scale.precision).top1
-
-
-def _speed(teacher: nn.Module, fused: nn.Module, scale: Scale) -> dict[str, float]:
-    """Mode → how much faster the fused student is than the teacher, in one run."""
-    rows = compare(
-        {"teacher": teacher, "student": fused}, device=scale.device, batches=[scale.measure_batch], modes=scale.modes,
-        repeats=5,
-    ).rows  # fmt: skip
-    return {row.mode: row.speedup for row in rows if row.model == "student"}
+    return evaluate(copy.deepcopy(model), val, device=str(scale.place), precision=scale.precision).top1
 
 
 def _limited(data: Data, images: int | None) -> Data:
     if images is None:
         return data
-
     if not isinstance(data, Arrays):
         raise ValueError("only packs and arrays can be cut to a number of images")
     return Arrays(data.images[:images], data.labels[:images], data.classes, f"{data.name}, first {images}")
 
 
-def _known(rows: Sequence[dict[str, Any]], student: str, seed: int, scale: Scale) -> bool:
-    wanted = (student, seed, scale.epochs, scale.data)
-    return any((row["student"], row["seed"], row["epochs"], row["data"]) == wanted for row in rows)
+def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, Any]) -> None:
+    """Put a row into the result file, one process at a time."""
+    with claim(runs, wait=True):
+        write_rows(study, scale, output, [*rows_in(output), row])
 
 
-def _facts(scale: Scale) -> dict[str, Any]:
-    return {"scale": dataclasses.asdict(scale)}
+def write_rows(study: Study, scale: Scale, output: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the result file, the rows in the study's order."""
+    order = {student.name: index for index, student in enumerate(study.students)}
+    rows = sorted(rows, key=lambda row: (order.get(row["student"], len(order)), row["seed"]))
+    facts = {key: value for key, value in dataclasses.asdict(scale).items() if key != "data"}
+    write_result(record(f"study {study.name}", rows, scale.place, scale=facts), output)

@@ -38,11 +38,12 @@ class Learner(nn.Module):
         self, images: Tensor, targets: Tensor | None = None, teachers: dict[str, View] | None = None, epoch: float = 0.0
     ) -> Any:
         """The terms of a training step; without targets only the student's answer."""
-        run = self._compiled[0] if self._compiled and self.steady else self.student
+        learns = targets is not None  # an evaluation is short: compiling for it as well would not pay
+        run = self._compiled[0] if self._compiled and self.steady and learns else self.student
         output = run(images)
         view = View(output, dict(self._seen))
         self._seen.clear()
-        if targets is None or teachers is None:
+        if not learns or teachers is None:
             return output
         return self.objective(Step(images, targets, view, teachers, epoch))
 
