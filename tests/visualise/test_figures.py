@@ -169,6 +169,22 @@ def test_the_trade_off_marks_what_nothing_beats():
         visualise.trade_off([{"model": "a"}])
 
 
+def test_names_in_the_trade_off_cover_neither_points_nor_each_other():
+    models = {"": (4.8, 4.6e9), " evit:keep_rate=0.7": (7.0, 3.0e9), " repa": (7.4, 2.9e9), " repa+evit": (10.2, 2e9)}
+    rows = [
+        {"model": f"deit_small_patch16_224{more}", "batch": batch, "throughput": speed * faster, "macs": macs}
+        for batch, faster in ((1, 1.0), (8, 1.1))
+        for more, (speed, macs) in models.items()
+    ]
+    plot = visualise.trade_off(rows).plot
+    axis = plot.axes[0]
+    boxes = [text.get_window_extent() for text in axis.texts]
+    assert len(boxes) == len(rows)
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    dots = axis.transData.transform([(row["throughput"], row["macs"] / 1e9) for row in rows])
+    assert not any(box.contains(*dot) for box in boxes for dot in dots)
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("kept", ["--apply", "evit"]), ("slimming", ["--apply", "sit"]), ("grad-cam", ["--apply", "repa", "--fused"]),

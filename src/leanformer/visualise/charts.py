@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .figure import COLOURS, LINES, MARKERS, Figure, charts
+from .labels import place_names, short_names
 
 LABELS = {
     "throughput": "images a second",
@@ -46,25 +47,30 @@ def trade_off(
     for row in points:
         kinds.setdefault(_kind(row) if by is None else str(row[by]), []).append(row)
     plot, (axis,) = charts(1, 6.4, 4.2)
-    told = {key: LABELS.get(key, key) for key in (x, y)}
-    lines = [f"{told[y]} against {told[x]}; a * marks what nothing beats in both."]
-    for index, (kind, members) in enumerate(kinds.items()):
-        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-        best = front(members, x, y)
-        axis.scatter(*_xy(members, x, y), s=46, label=kind or None, zorder=3, **style)
-        axis.plot(*_xy(best, x, y), color=style["color"], linestyle=LINES[index % len(LINES)], alpha=0.6)
-        for row in members:
-            good = any(row is each for each in best)
-            (at,), (height,) = _xy([row], x, y)
-            lines.append(f"{row.get(label, '')}{f' ({kind})' if kind else ''}: {at:.5g} and {height:.5g}{' *' * good}")
-            if len(points) <= LABELLED or good:
-                axis.annotate(str(row.get(label, "")), (at, height), (5, 5), textcoords="offset points", fontsize=8)
-    axis.set(xlabel=told[x], ylabel=told[y])
+    axis.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
     axis.margins(x=0.15, y=0.12)
     axis.grid(alpha=0.25)
+    lines = [f"{axis.get_ylabel()} against {axis.get_xlabel()}; a * marks what nothing beats in both."]
+    short, named = short_names([str(row.get(label, "")) for row in points]), {}
+    for index, (kind, members) in enumerate(kinds.items()):
+        best = front(members, x, y)
+        _points(axis, index, kind, _xy(members, x, y), _xy(best, x, y))
+        for row, *point in zip(members, *_xy(members, x, y)):
+            good, name = any(row is each for each in best), str(row.get(label, ""))
+            lines.append(f"{name}{f' ({kind})' if kind else ''}: {point[0]:.5g} and {point[1]:.5g}{' *' * good}")
+            if len(points) <= LABELLED or good:
+                named[tuple(point)] = short[name]
     if any(kinds):
-        axis.legend(frameon=False)
+        plot.legend(loc="outside upper center", ncols=min(3, len(kinds)), frameon=False, fontsize=9)
+    place_names(plot, axis, named, list(zip(*_xy(points, x, y))))
     return Figure(plot, "\n".join(lines))
+
+
+def _points(axis: Any, index: int, kind: str, every: Sequence[list[float]], best: Sequence[list[float]]) -> None:
+    """The points of one kind, with a line through the best."""
+    colour = COLOURS[index % len(COLOURS)]
+    axis.scatter(*every, s=46, label=kind or None, zorder=3, color=colour, marker=MARKERS[index % len(MARKERS)])
+    axis.plot(*best, color=colour, linestyle=LINES[index % len(LINES)], alpha=0.6)
 
 
 def front(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[Mapping[str, Any]]:
