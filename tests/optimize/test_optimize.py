@@ -6,10 +6,22 @@ from helpers import randomise
 
 import leanformer as lf
 from leanformer.optimize import search
-from leanformer.optimize.rewrite import REWRITES
+from leanformer.optimize.rewrite import REWRITES, WHEN_MEASURED
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
 SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (2, 2), "window_size": 4}
+
+
+REDUCING = ("attention with class row", "tokens reorganised in one pass")
+
+
+def evit():
+    return randomise(lf.apply(lf.create("vit", depth=4, **SMALL), lf.EViT(keep_rate=0.5))).eval()
+
+
+def pooled():
+    dims = {"depths": (1, 1, 1, 1), "dims": (16, 24, 32, 48), "num_classes": 5, "img_size": 64}
+    return randomise(lf.create("poolformer_s12", **dims), scale=0.2).eval()
 
 
 def lean_vit():
@@ -28,8 +40,10 @@ def mixer_free(**more):
     ("build", "expected"),
     [
         (lambda: lf.create("vit", depth=2, **SMALL).eval(), {"patches by product", "activation in product"}),
-        (lean_vit, {"patches by product", "RePa by products"}),
+        (lean_vit, {"patches by product", "RePa by products", *REDUCING}),
+        (evit, {"patches by product", "activation in product", *REDUCING}),
         (mixer_free, {"mixer-free stages in one pass"}),
+        (pooled, {"pooling with its norm in one pass"}),
         (lambda: lf.create("swin", num_classes=5, **SWIN).eval(), {"patches by product", "activation in product"}),
     ],
 )  # fmt: skip
@@ -87,11 +101,16 @@ def test_unknown_dtypes_are_refused():
         lf.optimize(lean_vit(), device="cpu", dtype="fp7")
 
 
-@pytest.mark.parametrize("build", [lean_vit, mixer_free])
+def test_steps_that_no_measurement_has_shown_to_pay_are_left_to_the_search():
+    for build in (evit, pooled):
+        assert not set(search._applicable(build())) & WHEN_MEASURED
+
+
+@pytest.mark.parametrize("build", [lean_vit, evit, mixer_free, pooled])
 def test_the_rewritten_model_compiles_without_graph_breaks(build):
     model = build()
-    for step in search._applicable(model):
-        model = REWRITES[step](model) or model
+    for rewrite in REWRITES.values():
+        model = rewrite(model) or model
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     images = torch.randn(2, *lf.core.input_of(model)["input_size"])

@@ -18,12 +18,16 @@ def attend(
     """What `attention(x)` gives, (B, N, C), and the attention that each token receives, (B, N).
 
     `score` is "class" for the first token's row or "mean" for the mean over all rows. In training the scores are the
-    probabilities before attention dropout: the fused kernel does not tell which of them it dropped.
+    probabilities before attention dropout: the fused kernel does not tell which of them it dropped. An attention that
+    computes both together says so by a method `attend_with_class_row`.
 
     >>> y, received = attend(Attention(64, num_heads=2), torch.randn(4, 10, 64))
     >>> y.shape, received.shape
     (torch.Size([4, 10, 64]), torch.Size([4, 10]))
     """
+    own = getattr(attention, "attend_with_class_row", None)
+    if own is not None and score == "class" and attn_mask is None and not is_causal:
+        return own(x)
     q, k, v = project(attention, x)  # (B, H, N, D) each
     dropout = attention.attn_drop.p if attention.training else 0.0
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=is_causal)

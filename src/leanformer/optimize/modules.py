@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..kernels.linear import linear_gelu, repa_ffn
 from ..kernels.mixer_free import block_by_products, channel_sums
+from ..kernels.pool import pool_in_one_pass
 
 ONE_PASS_WIDTH = 192
 """Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
@@ -113,3 +114,18 @@ class MixerFreeStage(nn.Module):
         for block in self.blocks:
             rows, sums = block(rows, sums)
         return rows.view(batch, height, width, chans).permute(0, 3, 1, 2)
+
+
+class PooledBranch(nn.Module):
+    """PoolFormer's first branch, `x + s (pool(z) − z)` of z = GN(x), over a map (B, C, H, W): z is never made."""
+
+    def __init__(self, branch: Any):
+        super().__init__()
+        gain = branch.norm.weight.detach().double()
+        scale = getattr(branch.scale, "gamma", None)
+        self.gain = nn.Parameter((gain if scale is None else gain * scale.detach().double()).to(branch.norm.weight))
+        self.eps = branch.norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.permute(0, 2, 3, 1).contiguous()  # (B, H, W, C)
+        return pool_in_one_pass(rows, self.gain, self.eps).permute(0, 3, 1, 2)

@@ -11,7 +11,9 @@ from torch import nn
 from ..core import Block, Branch
 from ..layers.affine import NormResidual
 from ..layers.idle import FusedFFN
-from .modules import GeluMlp, MixerFreeStage, PatchProduct, RePaProducts
+from ..layers.mixers import Pooling
+from .modules import GeluMlp, MixerFreeStage, PatchProduct, PooledBranch, RePaProducts
+from .reduce import in_one_pass, takes_class_row, takes_one_pass, with_class_row
 
 Rewrite = Callable[[nn.Module], nn.Module | None]
 
@@ -43,13 +45,35 @@ def mixer_free_stages(model: nn.Module) -> nn.Module | None:
     return _replace(model, _mixer_free, MixerFreeStage)
 
 
+def class_row_with_attention(model: nn.Module) -> nn.Module | None:
+    """Where tokens are ranked by the class token's attention, that row of the map from the attention's own kernel."""
+    return _replace(model, takes_class_row, with_class_row)
+
+
+def tokens_in_one_pass(model: nn.Module) -> nn.Module | None:
+    """Where tokens leave: the residual sum, the kept tokens, the fused rest and the next norm in one pass."""
+    return _replace(model, takes_one_pass, in_one_pass)
+
+
+def pooling_in_one_pass(model: nn.Module) -> nn.Module | None:
+    """Pooling as token mixer: one pass for the statistics, one for the norm, the windows and the residual sum."""
+    return _replace(model, _pooled, PooledBranch)
+
+
 REWRITES: dict[str, Rewrite] = {
     "patches by product": patches_by_product,
     "channels last": channels_last,
     "activation in product": activation_in_product,
     "RePa by products": repa_by_products,
     "mixer-free stages in one pass": mixer_free_stages,
+    "attention with class row": class_row_with_attention,
+    "tokens reorganised in one pass": tokens_in_one_pass,
+    "pooling with its norm in one pass": pooling_in_one_pass,
 }
+WHEN_MEASURED = frozenset(
+    {"attention with class row", "tokens reorganised in one pass", "pooling with its norm in one pass"}
+)
+"""Steps taken only where a measurement in the same search shows a gain; all others are known to be good."""
 
 
 def _replace(model: nn.Module, fits: Callable[[Any], bool], build: Callable[[Any], nn.Module]) -> nn.Module | None:
@@ -96,6 +120,14 @@ def _mixer_free_block(block: Any) -> bool:
     scaled = isinstance(ffn.scale, nn.Identity) or hasattr(ffn.scale, "gamma")
     mlp = type(ffn.fn.act) is nn.GELU and isinstance(ffn.fn.norm, nn.Identity)
     return all((norms, skips, scaled, mlp, ffn.fn.fc1.bias is not None, ffn.fn.fc2.bias is not None))
+
+
+def _pooled(branch: Any) -> bool:
+    if type(branch) is not Branch or type(branch.fn) is not Pooling or branch.fn.layout != "NCHW":
+        return False
+    windows = branch.fn.pool.kernel_size == 3 and isinstance(branch.skip, nn.Identity)
+    scaled = isinstance(branch.scale, nn.Identity) or hasattr(branch.scale, "gamma")
+    return windows and scaled and isinstance(branch.norm, nn.GroupNorm) and branch.norm.num_groups == 1
 
 
 def _whole_map_norm(norm: Any) -> bool:

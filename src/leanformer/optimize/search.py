@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..core import card_of, input_of, set_card, versions, write_atomically
 from ..measure.console import as_text
 from ..measure.timing import capture, interleave
-from .rewrite import REWRITES
+from .rewrite import REWRITES, WHEN_MEASURED
 
 WORTH = 0.995
 """A step is kept when the time falls below this share."""
@@ -199,7 +199,7 @@ def _rewritten(model: nn.Module, steps: list[str]) -> nn.Module:
 def _applicable(model: nn.Module) -> list[str]:
     steps = []
     for name, rewrite in REWRITES.items():
-        new = rewrite(model)
+        new = None if name in WHEN_MEASURED else rewrite(model)
         if new is not None:
             model = new
             steps.append(name)

@@ -1,0 +1,62 @@
+"""Run under TRITON_INTERPRET=1 by the tests: the kernels of reducing and pooling blocks against float64."""
+
+import torch
+from torch import Tensor
+
+from leanformer.kernels import class_attention_triton, pool_triton, reorganise_triton
+from leanformer.kernels.class_attention import attention_with_class_row_reference
+from leanformer.kernels.pool import pool_in_one_pass_reference
+from leanformer.kernels.reorganise import reorganise_in_one_pass_reference
+
+
+def close(found: Tensor, truth: Tensor, case: object) -> None:
+    assert found.shape == truth.shape, (case, found.shape, truth.shape)
+    error = (found.double() - truth).norm() / truth.norm()
+    assert error < 1e-5, (case, error)
+
+
+def attention(batch: int, heads: int, tokens: int, dim: int) -> None:
+    q, k, v = (torch.randn(batch, tokens, 3, heads, dim) * 1.5).permute(2, 0, 3, 1, 4).unbind(0)  # strided views
+    y, row = class_attention_triton.launch(q, k, v)
+    true_y, true_row = attention_with_class_row_reference(q.double(), k.double(), v.double())
+    close(y, true_y, (heads, tokens, dim))
+    close(row, true_row, (heads, tokens, dim))
+
+
+def reorganisation(prefix: int, patches: int, keep: int, channels: int, fuse: bool, norm: str) -> None:
+    x, y = torch.randn(2, 2, prefix + patches, channels)
+    score = torch.rand(2, prefix + patches)[:, prefix:]  # a strided view, as in a model
+    chosen = score.topk(keep, dim=1).indices
+    weight = torch.randn(channels) if norm else None
+    bias = torch.randn(channels) if norm == "shift" else None
+    u, z = reorganise_triton.launch(x, y, score, chosen, fuse, weight, bias, 1e-6)
+    wide = [None if t is None else t.double() for t in (x, y, score, weight, bias)]
+    truth = reorganise_in_one_pass_reference(*wide[:3], chosen, fuse, *wide[3:], 1e-6)
+    close(u, truth[0], (prefix, patches, keep, channels))
+    if norm:
+        close(z, truth[1], (prefix, patches, keep, channels, norm))
+    else:
+        assert z.numel() == 0
+
+
+def pooling(batch: int, height: int, width: int, channels: int) -> None:
+    x, gain = torch.randn(batch, height, width, channels) + 3, torch.randn(channels)
+    truth = pool_in_one_pass_reference(x.double(), gain.double(), 1e-5)
+    close(pool_triton.launch(x, gain, 1e-5), truth, (height, width, channels))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    for case in ((2, 3, 10, 16), (1, 2, 130, 64), (1, 1, 520, 16)):
+        attention(*case)
+    reorganisation(1, 10, 7, 24, True, "shift")
+    reorganisation(2, 38, 20, 48, True, "scale")
+    reorganisation(1, 16, 3, 96, True, "")
+    reorganisation(1, 16, 16, 32, False, "shift")
+    for case in ((2, 5, 7, 16), (1, 17, 9, 64), (1, 1, 3, 96)):
+        pooling(*case)
+    print("equal")
+
+
+if __name__ == "__main__":
+    main()

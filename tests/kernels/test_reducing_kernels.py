@@ -1,0 +1,107 @@
+"""Kernels of blocks that drop tokens and of blocks that pool: under Triton's interpreter, compiled, and on a GPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import randomise
+from timm.layers import GroupNorm1, LayerScale2d
+from torch import nn
+
+from leanformer.core import Branch
+from leanformer.kernels.class_attention import attention_with_class_row, attention_with_class_row_reference
+from leanformer.kernels.pool import pool_in_one_pass
+from leanformer.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
+from leanformer.layers.mixers import Pooling
+from leanformer.optimize.modules import PooledBranch
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def off(found: torch.Tensor, truth: torch.Tensor) -> float:
+    """The error of a result as a share of the truth."""
+    assert found.shape == truth.shape
+    return ((found.cpu().double() - truth.cpu()).norm() / truth.norm().cpu()).item()
+
+
+def heads(batch: int = 2, count: int = 2, tokens: int = 10, dim: int = 16) -> tuple[torch.Tensor, ...]:
+    return torch.randn(batch, tokens, 3, count, dim).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def tokens(prefix: int, patches: int, keep: int, channels: int) -> tuple:
+    x, y = torch.randn(2, 3, prefix + patches, channels)
+    score = torch.rand(3, patches)
+    return x, y, score, score.topk(keep, dim=1).indices, True, torch.randn(channels), torch.randn(channels), 1e-6
+
+
+def pooled_branch(dim: int) -> Branch:
+    branch = Branch(GroupNorm1(dim), Pooling(3, layout="NCHW"), LayerScale2d(dim, 0.5))
+    return randomise(branch, scale=0.3).double().eval()
+
+
+@pytest.mark.slow
+def test_the_kernels_agree_with_float64_under_the_interpreter():
+    pytest.importorskip("triton")
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("interpreted.py"))],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout.strip() == "equal", run.stderr[-2000:]
+
+
+def test_mean_and_shift_of_the_norm_cancel_behind_a_pooling_that_subtracts_its_input():
+    branch = pooled_branch(16)
+    x = torch.randn(2, 16, 5, 7, dtype=torch.float64) * 2 + 0.5
+    torch.testing.assert_close(PooledBranch(branch)(x), branch(x))
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        (attention_with_class_row, heads()),
+        (reorganise_in_one_pass, tokens(1, 10, 4, 8)),
+        (reorganise_in_one_pass, (*tokens(2, 10, 4, 8)[:4], False, None, None, 0.0)),
+        (pool_in_one_pass, (torch.randn(2, 4, 5, 8), torch.randn(8), 1e-5)),
+    ],
+)
+def test_every_op_keeps_its_contract_and_compiles_whole(op, arguments):
+    torch.library.opcheck(op, arguments, test_utils=("test_schema", "test_faketensor"))
+    compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*arguments), op(*arguments))
+
+
+@on_gpu
+@pytest.mark.parametrize(("tokens_", "dim"), [(197, 64), (140, 64), (100, 32), (577, 128), (1024, 64)])
+def test_attention_with_class_row_agrees_with_float64_on_the_gpu(tokens_, dim):
+    q, k, v = heads(4, 6, tokens_, dim)
+    truth = attention_with_class_row_reference(q.double(), k.double(), v.double())
+    y, row = attention_with_class_row(*(t.to("cuda", torch.bfloat16) for t in (q, k, v)))
+    assert off(y, truth[0]) < 1e-2
+    assert off(row, truth[1]) < 1e-2
+
+
+@on_gpu
+@pytest.mark.parametrize(("patches", "keep", "channels"), [(196, 138, 384), (139, 98, 768), (49, 25, 192)])
+def test_reorganisation_in_one_pass_agrees_with_float64_on_the_gpu(patches, keep, channels):
+    x, y, score, chosen, fuse, weight, bias, eps = tokens(1, patches, keep, channels)
+    wide = (x.double(), y.double(), score.double(), chosen, fuse, weight.double(), bias.double(), eps)
+    truth = reorganise_in_one_pass_reference(*wide)
+    half = [t.to("cuda", torch.bfloat16) for t in (x, y, weight, bias)]
+    u, z = reorganise_in_one_pass(*half[:2], score.cuda(), chosen.cuda(), fuse, *half[2:], eps)
+    assert off(u, truth[0]) < 1e-2
+    assert off(z, truth[1]) < 1e-2
+
+
+@on_gpu
+@pytest.mark.parametrize(("side", "channels"), [(56, 64), (28, 96), (14, 320), (7, 768)])
+def test_pooling_in_one_pass_agrees_with_float64_on_the_gpu(side, channels):
+    branch: nn.Module = pooled_branch(channels)
+    x = torch.randn(2, channels, side, side, dtype=torch.float64)
+    module = PooledBranch(branch).to("cuda", torch.bfloat16)
+    found = module(x.to("cuda", torch.bfloat16, memory_format=torch.channels_last))
+    assert off(found, branch(x)) < 1e-2
