@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import apply, blocks_of
-from ..measure import count, read_results
+from ..core import Block, apply, blocks_of
+from ..measure import read_results
 from ..methods import EViT
 from ..methods.evit import kept_count
 from .token_merging import merge_tokens
@@ -84,25 +84,27 @@ def places(depth: int) -> list[tuple[int, ...]]:
     return [paper, (1, 2, 3), *shifted, (depth // 2, 2 * depth // 3, depth - 2)]
 
 
-def same_macs(make: Callable[[Any], nn.Module], values: Sequence[Any], macs: int) -> Any:
-    """The value, of values ordered by falling MACs, whose model comes closest to so many MACs.
+def course(left: Callable[[int, int], int], depth: int, patches: int) -> list[tuple[int, int]]:
+    """Patches in the attention and in the MLP of each block, where `left(block, patches)` go on to the MLP.
 
-    >>> import leanformer as lf
-    >>> def width(mlp_ratio):
-    ...     return lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, mlp_ratio=mlp_ratio)
-    >>> same_macs(width, (4, 3, 2, 1), count(width(2)).macs)
-    2
+    >>> course(lambda block, patches: patches - 2, depth=3, patches=16)
+    [(16, 14), (14, 12), (12, 10)]
     """
+    found = []
+    for block in range(depth):
+        found.append((patches, left(block, patches)))
+        patches = found[-1][1]
+    return found
 
-    @functools.cache
-    def too_many(index: int) -> int:
-        return count(make(values[index])).macs - macs
 
-    low, high = 0, len(values) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if too_many(middle) >= 0 else (low, middle)
-    return values[min((low, high), key=lambda index: abs(too_many(index)))]
+def cost(patches: Sequence[tuple[int, int]], dim: int, hidden: int) -> int:
+    """MACs of a ViT's blocks for so many patches in attention and MLP; what does not depend on them is left out.
+
+    >>> cost([(196, 196)] * 12, 192, 768) / 1e9
+    1.224589824
+    """
+    pairs = [(attention + 1, mlp + 1) for attention, mlp in patches]  # beside the class token
+    return sum(4 * n * dim**2 + 2 * n**2 * dim + 2 * m * dim * hidden for n, m in pairs)
 
 
 def exported(folder: Path, model: str, data: str) -> list[dict[str, Any]]:
@@ -128,31 +130,41 @@ def _at(at: tuple[int, ...]) -> list[Candidate]:
 
 def _matched(model: nn.Module) -> list[Candidate]:
     """At the MACs of each rate: EViT in every later block, merging in every block, merging at EViT's places."""
-    depth, paper = len(blocks_of(model)), places(len(blocks_of(model)))[0]
-    later = tuple(range(paper[0], depth))
-    patches = next(iter(blocks_of(model).values())).grid.size  # type: ignore[union-attr]
-    tokens = patches[0] * patches[1]
+    blocks = list(blocks_of(model).values())
+    depth, paper, grid = len(blocks), places(len(blocks))[0], blocks[0].grid
+    assert grid is not None
+    later, patches = tuple(range(paper[0], depth)), grid.tokens - grid.prefix
     found: list[Candidate] = []
     for rate in RATES:
-        macs = count(apply(model, EViT(keep_rate=rate, at=paper))).macs
-        steady = same_macs(lambda r: apply(model, EViT(keep_rate=r, at=later)), FINE, macs)
-        pairs = same_macs(lambda r: merge_tokens(model, r), range(tokens // 4), macs)
+        wanted = course(functools.partial(_left_by_evit, rate, paper), depth, patches)
+        steady = _closest(wanted, {r: functools.partial(_left_by_evit, r, later) for r in FINE}, blocks[0], patches)
+        pairs = _closest(
+            wanted, {r: functools.partial(_left_by_merging, r) for r in range(patches // 4)}, blocks[0], patches
+        )
         found += [
             _evit(steady, later, fused=True),
             _evit(steady, later, fused=False),
             _merging("merging in every block", f"{pairs} pairs", [pairs] * depth),
-            _merging(f"merging at {_listed(paper)}", f"as EViT {rate}", _as_evit(rate, paper, depth, tokens)),
+            _merging(f"merging at {_listed(paper)}", f"as EViT {rate}", [before - after for before, after in wanted]),
         ]
     return found
 
 
-def _as_evit(rate: float, at: Sequence[int], depth: int, tokens: int) -> list[int]:
-    """Pairs to merge in each block so that as many tokens are left as EViT with its fused token leaves."""
-    pairs = [0] * depth
-    for place in at:
-        left = kept_count(rate, tokens) + 1
-        pairs[place], tokens = tokens - left, left
-    return pairs
+def _left_by_evit(rate: float, at: Sequence[int], block: int, patches: int) -> int:
+    return min(kept_count(rate, patches) + 1, patches) if block in at else patches
+
+
+def _left_by_merging(pairs: int, block: int, patches: int) -> int:
+    return patches - min(pairs, patches // 2)
+
+
+def _closest(
+    wanted: list[tuple[int, int]], ways: dict[Any, Callable[[int, int], int]], block: Block, patches: int
+) -> Any:
+    """Of the ways to reduce, the one whose blocks cost most nearly what is wanted."""
+    hidden = block.ffn.fn.fc1.out_features  # type: ignore[union-attr]
+    target = cost(wanted, block.dim, hidden)
+    return min(ways, key=lambda w: abs(cost(course(ways[w], len(wanted), patches), block.dim, hidden) - target))
 
 
 def _evit(rate: float, at: tuple[int, ...], fused: bool) -> Candidate:

@@ -1,0 +1,120 @@
+"""Token merging does what its paper describes, and a sweep of ways to run a trained ViT matches their MACs."""
+
+import json
+
+import pytest
+import torch
+from helpers import randomise
+
+import leanformer as lf
+from leanformer.cli import main
+from leanformer.measure import count
+from leanformer.studies.token_merging import match, merge, merge_tokens
+from leanformer.studies.training_free import cost, course, exported, training_free
+
+TINY = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 8, "num_heads": 2, "num_classes": 5}
+
+
+@pytest.fixture
+def vit():
+    return randomise(lf.create("vit", **TINY)).eval()
+
+
+def merged_by_hand(x, size, metric, merged):
+    """The description, token by token, of one image."""
+    source, target = list(range(0, len(x), 2)), list(range(1, len(x), 2))
+    edges = []
+    for s in source:
+        likeness = [torch.cosine_similarity(metric[s], metric[t], dim=0).item() for t in target]
+        edges.append((max(likeness), s, target[likeness.index(max(likeness))]))
+    chosen = sorted(edges, reverse=True)[:merged]
+    tokens, sizes = [], []
+    for s in source:
+        if s not in [edge[1] for edge in chosen]:
+            tokens.append(x[s])
+            sizes.append(size[s])
+    for t in target:
+        group = [t, *(edge[1] for edge in chosen if edge[2] == t)]
+        sizes.append(sum(size[i] for i in group))
+        tokens.append(sum(x[i] * size[i] for i in group) / sizes[-1])
+    return torch.stack(tokens), torch.stack(sizes)
+
+
+@pytest.mark.parametrize("patches", [10, 11])
+def test_the_most_similar_pairs_become_means_weighted_by_size(patches):
+    x, metric = torch.randn(3, patches, 4, dtype=torch.float64), torch.randn(3, patches, 6, dtype=torch.float64)
+    size = torch.randint(1, 5, (3, patches)).double()
+    ours, sizes = merge(x, size, metric, 4)
+    for image in range(3):
+        tokens, expected = merged_by_hand(x[image], size[image], metric[image], 4)
+        torch.testing.assert_close(ours[image], tokens)
+        torch.testing.assert_close(sizes[image], expected)
+    torch.testing.assert_close(sizes.sum(1), size.sum(1))
+    assert match(metric, 4)[1].shape == (3, 4)
+
+
+def test_merging_nothing_changes_nothing(vit):
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(merge_tokens(vit, 0)(images), vit(images))
+
+
+def test_a_merged_token_counts_as_the_patches_it_stands_for(vit):
+    """Where patches are equal in pairs, merging them is exact: proportional attention makes up for the missing ones."""
+    vit.pos_embed.data[:, 1:] = 0
+    image = torch.randn(2, 3, 8, 4, 4, 1, 4).expand(-1, -1, -1, -1, -1, 2, -1).reshape(2, 3, 32, 32)
+    torch.testing.assert_close(merge_tokens(vit, [32, *[0] * 7])(image), vit(image), atol=2e-4, rtol=1e-4)
+
+
+def test_a_pass_forgets_the_sizes_of_the_one_before(vit):
+    model, images = merge_tokens(vit, 5), torch.randn(2, 3, 32, 32)
+    first = model(images)
+    model(torch.randn(3, 3, 32, 32))
+    torch.testing.assert_close(model(images), first)
+
+
+def test_costs_differ_as_the_counted_macs_do(vit):
+    def left(block, patches):
+        return {2: 45, 4: 32, 6: 23}.get(block, patches)
+
+    lean = lf.apply(vit, lf.EViT(keep_rate=0.7, at=(2, 4, 6), fuse_tokens=False))
+    saved = cost([(64, 64)] * 8, 32, 128) - cost(course(left, 8, 64), 32, 128)
+    assert count(vit).macs - count(lean).macs == saved
+
+
+def test_what_is_matched_has_the_macs_of_evit(vit):
+    candidates = training_free(vit)
+    assert len({candidate.model for candidate in candidates}) == len(candidates)
+    chosen = [candidates[index] for index in (3, 19, 21, 22)]
+    families = ["EViT at 2,4,6", "EViT at 2-7", "merging in every block", "merging at 2,4,6"]
+    assert [candidate.family for candidate in chosen] == families
+    wanted, *others = (count(candidate.make(vit)).macs for candidate in chosen)
+    assert others == pytest.approx([wanted] * 3, rel=0.04)  # tokens and rates come in steps
+
+
+def test_rows_of_exported_files_are_taken_over(tmp_path):
+    row = {"name": "onnx", "file": "vit.onnx", "top1": 80.0, "top5": 90.0}
+    whole = {"kind": "export", "model": "vit", "data": "pack:there/photographs.npz"}
+    rows = [row, {**row, "name": "pytorch", "file": None}, {**row, "name": "executorch", "top1": None}]
+    (tmp_path / "export_vit.json").write_text(json.dumps({**whole, "rows": rows}))
+    (tmp_path / "export_other.json").write_text(json.dumps({**whole, "model": "other", "rows": rows}))
+    assert exported(tmp_path, "vit", "pack:here/photographs.npz") == [
+        {"family": "exported", "model": "onnx", "top1": 80.0, "top5": 90.0}
+    ]
+
+
+def test_the_command_writes_all_rows_and_a_figure_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    from leanformer.commands import sweep
+
+    images, labels = torch.randint(0, 256, (4, 32, 32, 3), dtype=torch.uint8), torch.arange(4)
+    monkeypatch.setattr(sweep, "open_data", lambda *_: lf.train.open_data((images.permute(0, 3, 1, 2), labels), "val"))
+    every = sweep.training_free
+    monkeypatch.setattr(sweep, "training_free", lambda model: every(model)[::18])
+    arguments = ["sweep", "vit", "--data", "here", "--study", "training_free", "--output", str(tmp_path / "rows.json")]
+    arguments += ["--figure", str(tmp_path / "rows.png"), *(f"--set={key}={value}" for key, value in TINY.items())]
+    assert main(arguments) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert {row["family"] for row in rows} >= {"backbone", "EViT at 1,2,3"}
+    assert (tmp_path / "rows.png").stat().st_size > 1000
+    monkeypatch.setattr(sweep, "_measured", lambda *_: pytest.fail("measured again"))
+    assert main(arguments) == 0
+    assert "EViT" in capsys.readouterr().out
