@@ -102,7 +102,8 @@ def _gelu_mlp(module: Any) -> bool:
 def _gelu_repa(module: Any) -> bool:
     if type(module) is not FusedFFN or module.fc2 is None or type(module.act) is not nn.GELU:
         return False
-    return module.norm is None and module.skip is None and module.fc1.bias is not None
+    plain = all(type(fc) in (nn.Linear, nn.Conv2d) for fc in (module.fc1, module.fc2, module.fc3))
+    return plain and module.norm is None and module.skip is None and module.fc1.bias is not None
 
 
 def _mixer_free(module: Any) -> bool:
@@ -119,6 +120,7 @@ def _mixer_free_block(block: Any) -> bool:
     skips = isinstance(mix.skip, nn.Identity) and isinstance(ffn.skip, nn.Identity)
     scaled = isinstance(ffn.scale, nn.Identity) or hasattr(ffn.scale, "gamma")
     mlp = type(ffn.fn.act) is nn.GELU and isinstance(ffn.fn.norm, nn.Identity)
+    mlp = mlp and all(type(fc) in (nn.Linear, nn.Conv2d) for fc in (ffn.fn.fc1, ffn.fn.fc2))
     return all((norms, skips, scaled, mlp, ffn.fn.fc1.bias is not None, ffn.fn.fc2.bias is not None))
 
 

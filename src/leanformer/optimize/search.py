@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from ..core import card_of, input_of, set_card, versions, write_atomically
 from ..measure.console import as_text
 from ..measure.timing import capture, interleave
-from .rewrite import REWRITES, WHEN_MEASURED
+from . import fp8 as eight_bits
+from .rewrite import REWRITES, WHEN_MEASURED, Rewrite
 
 WORTH = 0.995
 """A step is kept when the time falls below this share."""
@@ -44,9 +45,12 @@ class Choice:
     graph: bool = False
     attempts: list[Attempt] = field(default_factory=list)
     remembered: bool = False
+    error: float | None = None
+    """Of the final model's outputs, as a share of their norm, against the plain model in float32."""
 
     def __rich__(self) -> Table:
         title = f"optimize, batch {self.batch}{', remembered from an earlier run' if self.remembered else ''}"
+        title += "" if self.error is None else f": {', '.join(self.steps) or 'torch.compile'}, error {self.error:.1e}"
         table = Table("step", "img/s", "time", "error", "", title=title, title_justify="left")
         first = self.attempts[0].seconds if self.attempts else 0.0
         for attempt in self.attempts:
@@ -94,11 +98,13 @@ def optimize(
     size: tuple[int, int, int] | None = None,
     repeats: int = 5,
     search: bool = True,
+    fp8: bool = False,
 ) -> Optimized:
     """The fastest equivalent of a fused model here: kernels, layout, compilation, CUDA graph; checked, and remembered.
 
     `optimized.choice` prints as a table of what was tried and what each step gained. Without `search` every step that
-    applies is taken untimed, which saves minutes of compilation.
+    applies and is known to pay is taken untimed, which saves minutes of compilation. `fp8` allows linear layers as
+    fp8 products, which change the answers by a few per cent: taken where they gain, or at once without `search`.
 
     >>> import leanformer as lf
     >>> fast = lf.optimize(lf.fuse(lean), device="cuda", batch=256)  # doctest: +SKIP
@@ -108,22 +114,25 @@ def optimize(
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
         raise ValueError(f"unknown dtype '{dtype}'; known: float32, bfloat16, float16")
+    if fp8:
+        eight_bits.require_fp8(device, dtype)
     plain = copy.deepcopy(model).eval().to(device, kind)
     shape = (batch, *(size or input_of(model)["input_size"]))
     images = torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(0)).to(kind)
     judge = _Judge(model, plain, images)
-    remembered = _recall(model, device, shape, dtype) if search else None
+    key = _key(model, device, shape, dtype, fp8)
+    remembered = _recall(key) if search else None
     if not search:
-        choice = Choice(batch, _applicable(plain), graph=device.type == "cuda")
+        choice = Choice(batch, _applicable(plain, fp8), graph=device.type == "cuda")
     elif remembered is None:
-        choice = _search(plain, images, judge, repeats)
-        _remember(model, device, shape, dtype, choice)
+        choice = _search(plain, images, judge, repeats, fp8)
+        _remember(key, choice)
     else:
         attempts = [Attempt(**attempt) for attempt in remembered["attempts"]]
         choice = Choice(batch, remembered["steps"], remembered["graph"], attempts, remembered=True)
     chosen = _rewritten(plain, choice.steps)
     optimized = Optimized(chosen, choice, _laid_out(images, choice.steps))
-    judge.check("the optimised model", optimized(images))
+    choice.error = judge.check("the optimised model", optimized(images), choice.steps)
     return set_card(optimized, card_of(model))  # type: ignore[return-value]
 
 
@@ -140,36 +149,44 @@ class _Judge:
     def error(self, output: Tensor) -> float:
         return ((output[: self.most].float() - self.truth).norm() / self.truth.norm().clamp(min=1e-30)).item()
 
-    def allowed(self) -> float:
-        return 2 * self.plain_error + 1e-4
+    def allowed(self, steps: list[str]) -> float:
+        rounding = 2 * self.plain_error + 1e-4
+        return max(rounding, eight_bits.TOLERANCE) if eight_bits.STEP in steps else rounding
 
-    def check(self, what: str, output: Tensor) -> None:
-        error = self.error(output)
-        if not error <= self.allowed():
-            raise RuntimeError(f"{what} errs by {error:.1e}, more than {self.allowed():.1e}: this is a bug")
+    def check(self, what: str, output: Tensor, steps: list[str]) -> float:
+        error, allowed = self.error(output), self.allowed(steps)
+        if not error <= allowed:
+            raise RuntimeError(f"{what} errs by {error:.1e}, more than {allowed:.1e}: this is a bug")
+        return error
 
 
-def _search(plain: nn.Module, images: Tensor, judge: _Judge, repeats: int) -> Choice:
+def _search(plain: nn.Module, images: Tensor, judge: _Judge, repeats: int, fp8: bool) -> Choice:
     choice = Choice(len(images))
     current, call = plain, _compiled_call(plain, images)
     best = interleave({"": call}, images.device, repeats)[""].median
     choice.attempts.append(Attempt("torch.compile", best, judge.error(call()), kept=True))
-    for name, rewrite in REWRITES.items():
-        new = rewrite(current)
-        if new is None:
-            continue
-        candidate = _compiled_call(new, _laid_out(images, [*choice.steps, name]))
+
+    def attempt(name: str, new: nn.Module, steps: list[str]) -> None:
+        nonlocal current, call
+        candidate = _compiled_call(new, _laid_out(images, steps))
         timings = interleave({"old": call, "new": candidate}, images.device, repeats)
         error, gained = judge.error(candidate()), timings["new"].median < WORTH * timings["old"].median
-        kept = gained and error <= judge.allowed()
+        kept = gained and error <= judge.allowed(steps)
         choice.attempts.append(Attempt(name, timings["new"].median, error, kept))
         if kept:
-            current, call = new, candidate
-            choice.steps.append(name)
+            current, call, choice.steps = new, candidate, steps
+
+    for name, rewrite in REWRITES.items():
+        new = rewrite(current)
+        if new is not None:
+            attempt(name, new, [*choice.steps, name])
+    steps = _applied(plain, [eight_bits.STEP, *choice.steps]) if fp8 else []
+    if eight_bits.STEP in steps:
+        attempt(eight_bits.STEP, _rewritten(plain, steps), steps)
     if images.device.type == "cuda":
         timings = interleave({"old": call, "new": capture(call)}, images.device, repeats)
         choice.graph = timings["new"].median < WORTH * timings["old"].median
-        error = choice.attempts[-1].error
+        error = next(each.error for each in reversed(choice.attempts) if each.kept)
         choice.attempts.append(Attempt("CUDA graph", timings["new"].median, error, choice.graph))
     return choice
 
@@ -189,17 +206,29 @@ def _laid_out(images: Tensor, steps: list[str]) -> Tensor:
 
 
 def _rewritten(model: nn.Module, steps: list[str]) -> nn.Module:
+    known = _steps(fp8=True)
     for step in steps:
-        if step not in REWRITES:
+        if step not in known:
             raise ValueError(f"the remembered step '{step}' is unknown to this version; delete {_memory()}")
-        model = REWRITES[step](model) or model
+        model = known[step](model) or model
     return model
 
 
-def _applicable(model: nn.Module) -> list[str]:
-    steps = []
-    for name, rewrite in REWRITES.items():
-        new = None if name in WHEN_MEASURED else rewrite(model)
+def _steps(fp8: bool) -> dict[str, Rewrite]:
+    """All steps in the order in which they are taken: fp8 products come before what would absorb their layers."""
+    return {eight_bits.STEP: eight_bits.fp8_products, **REWRITES} if fp8 else REWRITES
+
+
+def _applicable(model: nn.Module, fp8: bool = False) -> list[str]:
+    """The steps that apply and need no measurement to be taken."""
+    return _applied(model, [name for name in _steps(fp8) if name not in WHEN_MEASURED])
+
+
+def _applied(model: nn.Module, names: list[str]) -> list[str]:
+    """Those of the steps that change something, one after the other."""
+    known, steps = _steps(fp8=True), []
+    for name in names:
+        new = known[name](model)
         if new is not None:
             model = new
             steps.append(name)
@@ -210,20 +239,20 @@ def _memory() -> Path:
     return Path(os.environ.get("LEANFORMER_CACHE", Path.home() / ".cache" / "leanformer")) / "optimize.json"
 
 
-def _key(model: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: str) -> str:
+def _key(model: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: str, fp8: bool) -> str:
     chip = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    facts = [repr(model), chip, shape, dtype, versions(), list(REWRITES)]
+    facts = [repr(model), chip, shape, dtype, versions(), list(_steps(fp8))]
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
 
 
-def _recall(model: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: str) -> dict[str, Any] | None:
+def _recall(key: str) -> dict[str, Any] | None:
     try:
-        return json.loads(_memory().read_text()).get(_key(model, device, shape, dtype))
+        return json.loads(_memory().read_text()).get(key)
     except (OSError, json.JSONDecodeError):
         return None
 
 
-def _remember(model: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: str, choice: Choice) -> None:
+def _remember(key: str, choice: Choice) -> None:
     path = _memory()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,7 +260,7 @@ def _remember(model: nn.Module, device: torch.device, shape: tuple[int, ...], dt
     except (OSError, json.JSONDecodeError):
         known = {}
     attempts = [asdict(attempt) for attempt in choice.attempts]
-    known[_key(model, device, shape, dtype)] = {"steps": choice.steps, "graph": choice.graph, "attempts": attempts}
+    known[key] = {"steps": choice.steps, "graph": choice.graph, "attempts": attempts}
     try:
         write_atomically(path, lambda name: Path(name).write_text(json.dumps(known, indent=1)))
     except ValueError:
