@@ -105,6 +105,10 @@ def test_imitating_blocks_are_as_many_as_asked_and_in_order(n):
         assert {stages[i] for i in chosen} == {0, 1, 2, 3}
 
 
+def test_a_teacher_that_adds_nothing_does_not_blow_the_relative_loss_up():
+    assert feature_loss(torch.ones(2, 5, 8), torch.zeros(2, 5, 8), relative=True) <= 1000
+
+
 @pytest.mark.parametrize("relative", [False, True])
 def test_objective_terms_are_the_losses_times_their_weights(relative):
     teacher = randomise(tiny())

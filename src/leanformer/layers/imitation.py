@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Distillation = Literal["soft", "hard"]
-TINY = 1e-12
+FLOOR = 1e-3
+"""Of a mean square to divide by: a token mixer on a map of one place gives nothing at all."""
 
 
 def feature_loss(student: Tensor, teacher: Tensor, relative: bool = False) -> Tensor:
@@ -36,7 +37,7 @@ def feature_loss(student: Tensor, teacher: Tensor, relative: bool = False) -> Te
     """
     _same_shape(student, teacher)
     loss = F.mse_loss(student.float(), teacher.float())
-    return loss / teacher.float().square().mean().clamp(min=TINY) if relative else loss
+    return loss / teacher.float().square().mean().clamp(min=FLOOR) if relative else loss
 
 
 def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
