@@ -82,7 +82,7 @@ def test_a_synchronised_norm_is_the_plain_one_of_all_rows(tmp_path, channels_las
         joined = torch.stack([first[key], second[key]], 1).flatten(0, 1)
         torch.testing.assert_close(joined, whole[key], rtol=1e-5, atol=1e-5)
     for key in ("weight.grad", "bias.grad"):
-        torch.testing.assert_close(first[key] + second[key], whole[key])
+        torch.testing.assert_close(first[key] + second[key], whole[key], rtol=1e-5, atol=1e-4)
     for key in ("running_mean", "running_var", "num_batches_tracked"):
         torch.testing.assert_close(first[key], whole[key])
 

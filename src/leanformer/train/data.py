@@ -231,16 +231,29 @@ def _split_folder(root: Path, split: str) -> Path:
 def _named(source: str, split: str, seed: int, batch_size: int) -> Files | Stream:
     """`hfds/PATH` or `wds/PATH`: timm's reader of that kind over a path on disk."""
     kind, _, root = source.partition("/")
-    training = split == "train"
-    try:
-        dataset: Any = create_dataset(
-            f"{kind}/", root, split=split, is_training=training, batch_size=batch_size, seed=seed
-        )
-    except (ImportError, AssertionError, OSError, ValueError) as error:
-        raise ValueError(f"{source} cannot be opened by timm: {error}") from error
-    if hasattr(dataset.reader, "__getitem__"):
-        return Files(dataset.reader, None, name=f"{source} ({split})")
-    return Stream(dataset, None, name=f"{source} ({split})")
+    tried = []
+    for name in SPLITS.get(split, (split,)):
+        try:
+            if kind == "hfds":
+                return _hugging_face(root, name, f"{source} ({split})")
+            dataset: Any = create_dataset(
+                f"{kind}/", root, split=name, is_training=split == "train", batch_size=batch_size, seed=seed
+            )
+            return Stream(dataset, None, name=f"{source} ({split})")
+        except (ImportError, AssertionError, OSError, ValueError, RuntimeError) as error:
+            tried.append(f"{name}: {error}")
+    raise ValueError(f"{source} cannot be opened by timm as split '{split}'; {tried[0]}")
+
+
+def _hugging_face(root: str, split: str, name: str) -> Files:
+    """Images of a data set on disk: what `save_to_disk` wrote, or files that `datasets.load_dataset` understands."""
+    if not Path(root).is_dir():  # a name without a folder would be looked for on the hub
+        raise ValueError(f"the folder {root} does not exist")
+    from timm.data.readers.reader_hfds import ReaderHfds
+
+    reader: Any = ReaderHfds(name=str(Path(root).resolve()), split=split)  # create_dataset would write it in small
+    classes = tuple(sorted(reader.class_to_idx, key=reader.class_to_idx.get)) or None
+    return Files(reader, classes, name=name)
 
 
 def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:

@@ -108,11 +108,20 @@ def _from_arrays(data: Arrays, plan: Plan, augment: Augment, start: int, stop: i
 
 def _transform(recipe: Recipe, config: dict[str, Any]) -> Any:
     return create_transform(
-        input_size=config["input_size"], is_training=True, scale=recipe.crop_scale, ratio=recipe.crop_ratio,
-        hflip=recipe.flip, color_jitter=recipe.color_jitter or None,  # type: ignore[arg-type] auto_augment=recipe.auto_augment,
-        interpolation=recipe.interpolation, mean=config["mean"], std=config["std"], re_prob=recipe.erasing,
-        re_mode="pixel", normalize=True,
-    )  # fmt: skip
+        input_size=config["input_size"],
+        is_training=True,
+        scale=recipe.crop_scale,
+        ratio=recipe.crop_ratio,
+        hflip=recipe.flip,
+        color_jitter=recipe.color_jitter or None,  # type: ignore[arg-type]
+        auto_augment=recipe.auto_augment,
+        interpolation=recipe.interpolation,
+        mean=config["mean"],
+        std=config["std"],
+        re_prob=recipe.erasing,
+        re_mode="pixel",
+        normalize=True,
+    )
 
 
 class _Seeded(Dataset):
@@ -177,6 +186,8 @@ def _from_stream(
     for epoch in range(first, -(-stop // plan.updates_per_epoch)):
         if hasattr(data.dataset, "set_epoch"):
             data.dataset.set_epoch(epoch)
+        if hasattr(data.dataset, "reader"):
+            data.dataset.reader.ds = None  # timm's shuffles go on from the last epoch, which a resumed run never saw
         seed_all(plan.seed, "stream", epoch, plan.process)
         for images, labels in _endless(data, size, workers, plan.updates_per_epoch * plan.accumulate):
             if skip:

@@ -39,6 +39,8 @@ def accelerator_for(settings: Settings, folder: Path | None) -> Accelerator:
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         **tracking,  # type: ignore[arg-type]
     )
+    if settings.precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would train in float32
+        raise ValueError("fp16 needs a GPU; on a CPU use bf16, or no for float32")
     if settings.shard and accelerator.num_processes == 1:
         raise ValueError("shard spreads a model over processes, but there is one; start several with torchrun")
     if tracking:
