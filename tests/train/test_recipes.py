@@ -14,7 +14,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "deit": {"embed_dim": 24, "num_heads": 3},
     "lvvit": {"embed_dim": 16, "num_heads": 2},
     "swin": {"embed_dim": 12, "num_heads": (1, 1, 2, 2), "depths": (1, 1, 2, 1), "window_size": 2},
-    "mixer": {},
+    "repavit": {"embed_dim": 24, "num_heads": 3},
+    "repamixer": {"embed_dim": 24, "num_blocks": 2},
     "poolformer": {"depths": (1, 1, 2, 1), "dims": (8, 8, 16, 16)},
 }
 METAFORMERS = ("identityformer", "randformer", "poolformer", "poolformerv2", "convformer", "caformer")
@@ -28,9 +29,6 @@ def _build(published: Published, **changes: Any) -> torch.nn.Module:
         small |= {"depths": (1, 1, 2, 1), "dims": (8, 8, 32, 32)}
         if family.startswith(("conv", "ca")):
             small["head_dim"] = 16
-    elif family == "mixer":  # timm's entry point fixes the width, so the generic one stands in
-        small |= {"embed_dim": 24, "num_blocks": 2}
-        published = Published(**{**vars(published), "model": "mixer"})
     else:
         small |= SMALL[family]
     return published.build(**small)
@@ -58,6 +56,14 @@ def test_a_published_recipe_takes_a_step(published, data):
     assert result.updates == 1
     moved = [name for name, p in result.model.named_parameters() if name in before and not torch.equal(p, before[name])]
     assert moved
+
+
+def test_the_recipes_of_repa_build_the_published_models():
+    millions = {"deit_tiny": 5.736, "swin_tiny": 28.324, "poolformer_s12": 11.942, "mixer_b16": 59.940}
+    for name, expected in millions.items():
+        with torch.device("meta"):
+            model = PUBLISHED[f"repa_{name}"].build()
+        assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == expected, name
 
 
 def test_recipes_survive_json():

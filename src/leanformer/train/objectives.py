@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Objective, Step, Sum
+from ..layers.imitation import relation_loss
 from .recipe import _literal
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {}
@@ -73,12 +74,6 @@ def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> 
     s = F.log_softmax(student.float() / temperature, dim=-1)  # (B, classes)
     t = F.log_softmax(teacher.float() / temperature, dim=-1)  # (B, classes)
     return F.kl_div(s, t, reduction="batchmean", log_target=True) * temperature**2
-
-
-def relations(x: Tensor) -> Tensor:
-    """Cosine of every token with every other: (B, N, C) → (B, N, N)."""
-    x = F.normalize(x.float(), dim=-1)  # (B, N, C)
-    return x @ x.transpose(1, 2)  # (B, N, N)
 
 
 def as_tokens(x: Tensor, layout: str = "auto") -> Tensor:
@@ -250,5 +245,5 @@ class RelationDistillation(_Inner):
     """
 
     def forward(self, step: Step) -> dict[str, Tensor]:
-        losses = [F.mse_loss(relations(s), relations(t)) for s, t in self.pairs(step)]
+        losses = [relation_loss(s, t) for s, t in self.pairs(step)]
         return {"relations": self.weight * torch.stack(losses).mean()}
