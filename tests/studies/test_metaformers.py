@@ -52,7 +52,15 @@ def test_a_row_takes_a_step_in_bf16_and_fuses(name, teacher):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RandFormer-S12, labels",
+        "CAFormer-S18, labels",
+        "RIFormer-S12, imitation, teacher's weights",
+        "RePa-PoolFormer-S12 0.5, calibrated, distilled",
+    ],
+)
 def test_a_row_takes_a_compiled_step(name, teacher):
     torch._dynamo.reset()
     _, result = step(ROWS[name], teacher, compile=True)

@@ -162,7 +162,7 @@ def _closest(
     wanted: list[tuple[int, int]], ways: dict[Any, Callable[[int, int], int]], block: Block, patches: int
 ) -> Any:
     """Of the ways to reduce, the one whose blocks cost most nearly what is wanted."""
-    hidden = block.ffn.fn.fc1.out_features  # type: ignore[union-attr]
+    hidden: int = block.ffn.fn.fc1.out_features  # type: ignore[union-attr,assignment]
     target = cost(wanted, block.dim, hidden)
     return min(ways, key=lambda w: abs(cost(course(ways[w], len(wanted), patches), block.dim, hidden) - target))
 
