@@ -60,6 +60,13 @@ def test_a_run_on_shards_resumes_where_it_was(shards, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True))
 
 
+@pytest.mark.parametrize(("kind", "package"), [("hfds", "datasets"), ("wds", "webdataset")])
+def test_a_missing_package_is_named(monkeypatch, kind, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=rf"needs the package {package}; pip install 'leanformer\[data\]'"):
+        lf.train.open_data(f"{kind}/nowhere")
+
+
 def test_shards_without_the_split_are_refused(shards):
     (shards / "_info.json").write_text(json.dumps({"splits": {}}))
     with pytest.raises(ValueError, match="cannot be opened by timm as split 'train'; train: split train not found"):

@@ -9,6 +9,7 @@ A data set that does not fit the model is refused before anything is trained.
 """
 
 import glob
+import importlib.util
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from .packs import Pack, read_pack
 
+READERS = {"hfds": "datasets", "wds": "webdataset"}
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 SPLITS = {"train": ("train", "training"), "val": ("val", "validation", "valid", "eval", "test")}
 
@@ -146,7 +148,7 @@ def open_data(source: Source, split: str = "train", seed: int = 0, batch_size: i
         data = Arrays(*source)
     elif str(source).startswith("pack:"):
         data = _packs(str(source).removeprefix("pack:"), split)
-    elif str(source).split("/")[0] in ("hfds", "hfids", "wds", "tfds") and not Path(source).exists():
+    elif str(source).split("/")[0] in READERS and not Path(source).exists():
         data = _named(str(source), split, seed, batch_size)
     else:
         data = _folder(Path(source), split)
@@ -231,6 +233,9 @@ def _split_folder(root: Path, split: str) -> Path:
 def _named(source: str, split: str, seed: int, batch_size: int) -> Files | Stream:
     """`hfds/PATH` or `wds/PATH`: timm's reader of that kind over a path on disk."""
     kind, _, root = source.partition("/")
+    package = READERS[kind]
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(f"{source} needs the package {package}; pip install 'leanformer[data]' brings it")
     tried = []
     for name in SPLITS.get(split, (split,)):
         try:
