@@ -5,13 +5,17 @@ from typing import Annotated
 
 import torch
 import tyro
+from rich.table import Table
 from torch import nn
 
 from ..backbones import create, load
 from ..core import apply as apply_methods
 from ..core import card_of, parse_method
+from ..measure.console import console
+from ..measure.results import record, write_result
 from ..recipes import Published, find, parse_recipe
 from ..train import Recipe, Result, Settings, fit, read_run
+from ..train.profile import profile as time_update
 from .common import Apply, Set, open_model
 
 Teachers = Annotated[tuple[str, ...], tyro.conf.arg(name="teacher"), tyro.conf.UseAppendAction]
@@ -31,6 +35,7 @@ def train(
     val: str | None = None,
     objective: str | None = None,
     resume: Path | None = None,
+    profile: Path | None = None,
     settings: Annotated[Settings, tyro.conf.arg(name="")] = Settings(),  # noqa: B008
 ) -> int:
     """Train a model, distilled from teachers if there are any; a run that was stopped goes on with --resume alone.
@@ -52,20 +57,23 @@ def train(
         val: Images for validation, where they are not found under data.
         objective: Terms as in 'cross_entropy + soft:temperature=2', instead of the recipe's.
         resume: A run folder; nothing else is needed then.
+        profile: Do not train, but time the parts of an update, and write them to this result file.
         settings: How the run is carried out.
     """
     if resume is not None:
         return _report(_resume(resume))
     published = find(recipe)
     chosen = parse_recipe(recipe)
-    if data is None or output is None:
-        raise ValueError("train needs --data and --output, or --resume RUN")
+    if data is None or (output is None and profile is None):
+        raise ValueError("train needs --data and --output (or --profile), or --resume RUN")
     torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
     start = _start(model, published, checkpoint, arguments, classes)
     lean = bool(card_of(start).methods)
     specs = methods or (published.methods if published and not lean else ())
     student = apply_methods(start, *(parse_method(spec) for spec in specs))
     known = dict(_teacher(spec, start, classes) for spec in teachers)
+    if profile is not None:
+        return _profile(student, chosen, data, known, objective, settings, profile)
     result = fit(
         student, recipe=chosen, data=data, val=val, teacher=known or None, objective=objective, output=output,
         settings=settings,
@@ -122,6 +130,26 @@ def _resume(folder: Path) -> Result:
         val=run["data"].get("val"), teacher=teachers or None, objective=run["objective"], output=folder, resume=True,
         settings=Settings(**run["settings"]),
     )  # fmt: skip
+
+
+def _profile(
+    student: nn.Module, recipe: Recipe, data: str, teachers: dict[str, nn.Module], objective: str | None,
+    settings: Settings, output: Path,
+) -> int:  # fmt: skip
+    place = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    options = {name: getattr(settings, name) for name in ("seed", "precision", "compile", "accumulate", "workers")}
+    spent = time_update(
+        student, recipe=recipe, data=data, teacher=teachers or None, objective=objective, device=place, **options
+    )
+    card = card_of(student)
+    row = {"model": card.backbone, "methods": [repr(m) for m in card.methods], "batch": recipe.batch_size, **spent}
+    write_result(record("training step", [row], place, **options), output)
+    table = Table("part", "ms", "share", title=f"an update of {recipe.batch_size} images", title_justify="left")
+    for part in ("data", "teachers", "update"):
+        table.add_row(part, f"{spent[f'{part}_ms']:.1f}", f"{spent[f'{part}_ms'] / spent['update_ms']:.1%}")
+    console().print(table)
+    console().print(f"{spent['images_per_second']:,.0f} images a second")
+    return 0
 
 
 def _report(result: Result) -> int:

@@ -62,6 +62,8 @@ class Study:
     """Number of classes → the teacher before training."""
     recipe: Recipe
     students: tuple[Student, ...]
+    teacher_learning_rate: float | None = None
+    """Where it is not the students'."""
 
     def chosen(self, only: str) -> list[Student]:
         """The students whose name contains one of the texts in `only`, which are parted by |."""
@@ -190,6 +192,8 @@ def _teacher(
         if given is None and not (folder / "model.safetensors").exists():
             torch.manual_seed(seed)
             recipe = _recipe(study, scale, scale.teacher_epochs)
+            if study.teacher_learning_rate is not None and scale.learning_rate is None:
+                recipe = recipe.replace(learning_rate=study.teacher_learning_rate)
             _fit(study.teacher(val.num_classes or 1000), recipe, scale, train, val, folder, seed)
         model = load(given or folder / "model.safetensors").to(scale.place)
         row = read_row(folder) or {"top1": _accuracy(model, val, scale)}

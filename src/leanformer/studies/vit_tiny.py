@@ -3,7 +3,6 @@
 Every student starts from the teacher, once with the method's own objective and once on labels alone.
 """
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,10 +40,11 @@ def _teacher(checkpoint: Path | None, arguments: dict[str, Any], num_classes: in
     return model
 
 
-def _student(name: str, *methods: Method, objective: str | None, fit: int = 0) -> Student:
+def _student(name: str, *methods: Method, objective: str | None, fit: int = 0, note: str = "") -> Student:
+    """A row; its name before the first comma says what the student is, the rest how it learns."""
     alone = objective == LABELS
     return Student(
-        name=f"{name}, {'labels' if alone else 'distilled'}",
+        name=f"{name}, {note or ('labels' if alone else 'distilled')}",
         make=lambda teacher, epochs: apply(teacher, *methods),
         objective=objective,
         teachers=() if alone else ("teacher",),
@@ -67,7 +67,7 @@ def _sit() -> list[Student]:
     for where, at in (("early", (1, 2, 3)), ("late", (7, 9, 10))):
         method = SiT(at=at)
         rows += [
-            dataclasses.replace(_student(f"SiT {where}", method, objective=None), name=f"SiT {where}, recalibration"),
+            _student(f"SiT {where}", method, objective=None, note="recalibration"),
             _student(f"SiT {where}", method, objective=DISTILLED),
             _student(f"SiT {where}", method, objective=LABELS),
         ]
@@ -79,9 +79,9 @@ def _repa() -> list[Student]:
     for ratio in (0.25, 0.5, 0.75):
         method = RePa(idle_ratio=ratio)
         rows += [
-            _student(f"RePa {ratio} calibrated", method, objective=DISTILLED, fit=512),
-            _student(f"RePa {ratio} cold", method, objective=DISTILLED),
-            _student(f"RePa {ratio} calibrated", method, objective=LABELS, fit=512),
+            _student(f"RePa {ratio}", method, objective=DISTILLED, fit=512),
+            _student(f"RePa {ratio}", method, objective=DISTILLED, note="distilled from a cold start"),
+            _student(f"RePa {ratio}", method, objective=LABELS, fit=512),
         ]
     return rows
 
@@ -92,7 +92,7 @@ def _riformer() -> list[Student]:
         method = RIFormer(blocks=tuple(range(blocks)), feature_epochs=1e9, relation_epochs=3)
         name = f"RIFormer in {blocks} blocks"
         rows += [
-            dataclasses.replace(_student(name, method, objective=None, fit=512), name=f"{name}, imitation"),
+            _student(name, method, objective=None, fit=512, note="imitation"),
             _student(name, method, objective=DISTILLED, fit=512),
             _student(name, method, objective=LABELS, fit=512),
         ]
@@ -100,10 +100,14 @@ def _riformer() -> list[Student]:
 
 
 def _together() -> list[Student]:
-    evit, repa = EViT.finetune(keep_rate=0.7), RePa(idle_ratio=0.5)
-    early = RIFormer(blocks=(0, 1))
-    return [
-        _student("RePa 0.5 + EViT 0.7", repa, evit, objective=DISTILLED, fit=512),
-        _student("RePa 0.5 + SiT late", repa, SiT(at=(7, 9, 10)), objective=DISTILLED, fit=512),
-        _student("RIFormer in 2 blocks + EViT 0.7", early, evit, objective=DISTILLED, fit=512),
-    ]
+    evit, late, early = EViT.finetune(keep_rate=0.7), SiT(at=(7, 9, 10)), RIFormer(blocks=(0, 1))
+    light, half = RePa(idle_ratio=0.25), RePa(idle_ratio=0.5)
+    pairs: dict[str, tuple[Method, ...]] = {
+        "RePa 0.25 + EViT 0.7": (light, evit),
+        "RePa 0.5 + EViT 0.7": (half, evit),
+        "RePa 0.5 + SiT late": (half, late),
+        "RIFormer in 2 blocks + EViT 0.7": (early, evit),
+        "RIFormer in 2 blocks + SiT late": (early, late),
+        "RIFormer in 2 blocks + RePa 0.25 + EViT 0.7": (early, light, evit),
+    }
+    return [_student(name, *methods, objective=DISTILLED, fit=512) for name, methods in pairs.items()]
