@@ -28,7 +28,7 @@ def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
     return Study(
         name="vit_tiny",
         teacher=partial(_teacher, checkpoint, arguments),
-        recipe=finetune(learning_rate=5e-4, mixup=0.0, cutmix=0.0, label_smoothing=0.0),
+        recipe=finetune(learning_rate=5e-4, mixup=0.0, cutmix=0.0, label_smoothing=0.0, auto_augment=None),
         students=(*_evit(), *_sit(), *_repa(), *_riformer(), *_together()),
     )
 
