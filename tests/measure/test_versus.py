@@ -27,3 +27,20 @@ def test_versus_times_every_form_in_one_run(monkeypatch, tmp_path):
     assert contests[0].mac_ratio > 1
     assert "patches by product" in contests[0].steps
     assert contest_table(contests).row_count == 1
+
+
+def test_fp8_products_stand_beside_the_others_and_do_not_count_for_the_speed_up(monkeypatch):
+    from leanformer.optimize import fp8
+
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)
+    teacher = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, num_classes=5)
+    contest = versus(
+        teacher, {"EViT": lf.fuse(lf.apply(teacher, lf.EViT()))}, lf.optimize, device=torch.device("cpu"), batch=2,
+        dtype="bfloat16", size=(3, 32, 32), repeats=1, fp8=True,
+    )[0]  # fmt: skip
+    assert contest.errors["fp8"] > 0
+    assert contest.fp8_speedup == contest.forms["fp8"] / contest.yardstick
+    contest.forms["fp8"] = 1e9
+    assert contest.speedup < 1e3
+    assert "its error" in [column.header for column in contest_table([contest]).columns]

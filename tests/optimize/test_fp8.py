@@ -78,7 +78,7 @@ def test_a_device_without_fp8_units_is_refused_and_so_are_other_dtypes(monkeypat
 def test_optimize_takes_fp8_where_it_gains_and_tells_its_error(timed, tmp_path, monkeypatch):
     monkeypatch.setenv("LEANFORMER_CACHE", str(tmp_path))
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
-    monkeypatch.setattr(fp8, "has_fp8", lambda device: True)
+    monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)
     monkeypatch.setattr(search, "WORTH", 1e9)  # whatever it costs here
     fast = lf.optimize(vit(), device="cpu", batch=2, repeats=1, fp8=True, search=timed)
     assert fast.choice.steps[0] == fp8.STEP

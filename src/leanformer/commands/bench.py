@@ -13,6 +13,7 @@ from ..export import FORMATS, RUNTIMES
 from ..measure.bench import compare
 from ..measure.console import console
 from .common import Apply, Set, open_model
+from .kernel_suite import run_kernels
 from .suite import run_suite
 
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL [MODEL ...]")]
@@ -32,6 +33,7 @@ def bench(
     fused: bool = True,
     suite: str | None = None,
     only: str = "",
+    fp8: bool = False,
     output: Path | None = None,
 ) -> None:
     """Throughput, latency, memory and MACs of models side by side; the first is the yardstick of the speed-ups.
@@ -53,12 +55,18 @@ def bench(
             executorch.
         repeats: How often each row is timed, in turn with the others.
         fused: Fuse the models with methods first, as they would be deployed.
-        suite: A fixed list of lean models, each against the fastest form of its backbone: gpu or growth.
+        suite: A fixed list of lean models, each against the fastest form of its backbone: gpu or growth. Or kernels:
+            each kernel against the same work in plain torch, compiled.
         only: Of a suite, only the rows whose name contains this text.
+        fp8: Of a suite of models, the lean ones with fp8 products as well; they do not count for the speed-ups.
         output: Write the result as JSON, for example results/bench.json.
     """
+    if fp8 and suite in (None, "kernels"):
+        raise ValueError("--fp8 is for the suites of models: give --suite gpu or --suite growth with it")
+    if suite == "kernels":
+        return run_kernels(device, dtypes[0] if dtypes else "bfloat16", repeats, only, output, batches)
     if suite is not None:
-        return run_suite(suite, device, dtypes[0] if dtypes else "bfloat16", repeats, only, output)
+        return run_suite(suite, device, dtypes[0] if dtypes else "bfloat16", repeats, only, output, fp8)
     if not models:
         raise ValueError("give at least one model, by name or as a checkpoint, or a --suite")
     named: dict[str, nn.Module] = {model: open_model(model, (), checkpoint, arguments) for model in models}

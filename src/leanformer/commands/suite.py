@@ -81,10 +81,12 @@ SUITES: dict[str, Callable[[], list[tuple[Entry, int]]]] = {
 }
 
 
-def run_suite(name: str, device: str | None, dtype: str, repeats: int, only: str, output: Path | None) -> None:
+def run_suite(
+    name: str, device: str | None, dtype: str, repeats: int, only: str, output: Path | None, fp8: bool = False
+) -> None:
     """Run a suite, print it, and write it as JSON after every backbone: a run that is cut short keeps its rows."""
     if name not in SUITES:
-        raise ValueError(f"unknown suite '{name}'; known: {', '.join(SUITES)}")
+        raise ValueError(f"unknown suite '{name}'; known: {', '.join(SUITES)}, kernels")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen = [(entry, batch) for entry, batch in SUITES[name]() if only in f"{entry.label} batch {batch}."]
     contests: list[Contest] = []
@@ -95,10 +97,14 @@ def run_suite(name: str, device: str | None, dtype: str, repeats: int, only: str
         leans = {e.label: e.lean() for e, b in chosen if (e.backbone, e.size, b) == (backbone, size, batch)}
         contests += versus(
             first.plain(), leans, optimize, device=place, batch=batch, dtype=dtype, size=(3, size, size),
-            repeats=repeats, name=backbone,
+            repeats=repeats, name=backbone, fp8=fp8,
         )  # fmt: skip
         if output is not None:
-            more = [{"speedup": c.speedup, "paper_speedup": papers[c.label]} for c in contests]
+            more = [
+                {"speedup": c.speedup, "paper_speedup": papers[c.label]}
+                | ({"fp8_speedup": c.fp8_speedup} if fp8 else {})
+                for c in contests
+            ]
             rows = [dataclasses.asdict(c) | m for c, m in zip(contests, more, strict=True)]
             write_result(record(f"suite {name}", rows, place), output)
     console().print(contest_table(contests))

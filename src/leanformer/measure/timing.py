@@ -39,14 +39,16 @@ class Timing:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def interleave(candidates: Mapping[str, Call], device: torch.device, repeats: int = 7) -> dict[str, Timing]:
-    """Time all candidates in turn, `repeats` times over, after a warm-up of each.
+def interleave(
+    candidates: Mapping[str, Call], device: torch.device, repeats: int = 7, seconds: float = SAMPLE_SECONDS
+) -> dict[str, Timing]:
+    """Time all candidates in turn, `repeats` times over, after a warm-up of each; a repeat runs `seconds` at least.
 
     >>> timings = interleave({"a": lambda: sum(range(100))}, torch.device("cpu"), repeats=3)
     >>> len(timings["a"].repeats)
     3
     """
-    counts = {name: _warm_up(call, device) for name, call in candidates.items()}
+    counts = {name: _warm_up(call, device, seconds) for name, call in candidates.items()}
     timings = {name: Timing() for name in candidates}
     for turn in range(repeats):
         names = list(candidates)
@@ -57,12 +59,12 @@ def interleave(candidates: Mapping[str, Call], device: torch.device, repeats: in
     return timings
 
 
-def _warm_up(call: Call, device: torch.device) -> int:
+def _warm_up(call: Call, device: torch.device, seconds: float) -> int:
     """Run until times are settled, and return how many calls make one repeat."""
     for _ in range(3):
         call()
     _, total = _time(call, 3, device)
-    return max(3, min(1000, round(SAMPLE_SECONDS / max(total / 3, 1e-7))))
+    return max(3, min(1000, round(seconds / max(total / 3, 1e-7))))
 
 
 def _time(call: Call, count: int, device: torch.device) -> tuple[list[float], float]:
@@ -131,3 +133,16 @@ def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     timing = interleave({"product": lambda: a @ b}, device, repeats=5)["product"]
     return 2 * n**3 / min(timing.repeats)
+
+
+def memory_rate(device: torch.device) -> float:
+    """The device's memory rate in bytes a second, measured by a copy too large for its caches.
+
+    >>> memory_rate(torch.device("cpu")) > 1e8
+    True
+    """
+    size = 2**30 if device.type == "cuda" else 2**26
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    timing = interleave({"copy": lambda: target.copy_(source)}, device, repeats=5, seconds=0.05)["copy"]
+    return 2 * size / min(timing.repeats)

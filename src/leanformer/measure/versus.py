@@ -7,7 +7,7 @@ CUDA graph as well; a speed-up is over the fastest of them. On a CPU there are n
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from .counting import count
 from .timing import capture, interleave, prepare
 
 Optimize = Callable[..., Any]
+FP8 = "fp8"
+"""The form with fp8 products."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Contest:
     spread: dict[str, float]
     mac_ratio: float
     steps: tuple[str, ...] = ()
+    errors: dict[str, float] = field(default_factory=dict)
+    """Form → error of its outputs against float32, as a share of their norm: 'optimised', and 'fp8' if asked for."""
 
     @property
     def yardstick(self) -> float:
@@ -42,8 +46,14 @@ class Contest:
 
     @property
     def speedup(self) -> float:
-        """Our fastest form over the backbone's fastest."""
-        return max(rate for form, rate in self.forms.items() if not form.startswith("backbone")) / self.yardstick
+        """Our fastest form over the backbone's fastest; fp8 products change answers and do not count."""
+        mine = (rate for form, rate in self.forms.items() if not form.startswith("backbone") and form != FP8)
+        return max(mine) / self.yardstick
+
+    @property
+    def fp8_speedup(self) -> float | None:
+        """The form with fp8 products over the backbone's fastest, where it was asked for."""
+        return self.forms[FP8] / self.yardstick if FP8 in self.forms else None
 
 
 def versus(
@@ -57,8 +67,11 @@ def versus(
     size: tuple[int, int, int],
     repeats: int = 5,
     name: str = "",
+    fp8: bool = False,
 ) -> list[Contest]:
     """Time all forms of a backbone and of the lean models made from it, interleaved. `optimize` is lf.optimize.
+
+    `fp8` adds a form of each lean model whose linear layers are fp8 products.
 
     >>> versus(teacher, {"EViT": lean}, lf.optimize, device=torch.device("cuda"), batch=256,
     ...        dtype="bfloat16", size=(3, 224, 224))[0].speedup  # doctest: +SKIP
@@ -67,14 +80,19 @@ def versus(
     images = torch.randn(batch, *size, device=device).to(kind)
     plain = copy.deepcopy(backbone).eval().to(device, kind)
     forms = _forms("backbone", plain, images)
-    steps = {}
+    steps, errors = {}, {}
+    quicken = functools.partial(optimize, device=device, batch=batch, dtype=dtype, size=size, search=False)
     for label, lean in leans.items():
         fused = copy.deepcopy(lean).eval().to(device, kind)
-        fast = optimize(lean, device=device, batch=batch, dtype=dtype, size=size, search=False)
-        steps[label] = tuple(fast.choice.steps)
+        fast = quicken(lean)
+        steps[label], errors[label] = tuple(fast.choice.steps), {"optimised": fast.choice.error}
         forms[f"{label}: eager"] = prepare(fused, images, "eager")
         forms[f"{label}: compiled"] = prepare(fused, images, "compiled")
         forms[f"{label}: optimised"] = functools.partial(fast, images)
+        if fp8:
+            rounded = quicken(lean, fp8=True)
+            errors[label][FP8] = rounded.choice.error
+            forms[f"{label}: {FP8}"] = functools.partial(rounded, images)
     timings = interleave(forms, device, repeats)
     whole = count(backbone, size).macs
     contests = []
@@ -87,7 +105,7 @@ def versus(
         rates = {form: batch / timing.median for form, timing in mine.items()}
         spread = {form: timing.spread for form, timing in mine.items()}
         ratio = whole / count(lean, size).macs
-        contests.append(Contest(label, name, batch, size[1], dtype, rates, spread, ratio, steps[label]))
+        contests.append(Contest(label, name, batch, size[1], dtype, rates, spread, ratio, steps[label], errors[label]))
     return contests
 
 
@@ -105,7 +123,8 @@ def contest_table(contests: Sequence[Contest]) -> Table:
     """The contests as one rich table."""
     shown = Table(title="over the fastest form of the backbone, in the same run", title_justify="left")
     columns = ("model", "batch", "px", "backbone eager", "backbone best", "lean compiled", "optimised", "speed-up")
-    for name in (*columns, "MAC ratio"):
+    rounded = any(contest.fp8_speedup is not None for contest in contests)
+    for name in (*columns, "MAC ratio", *(("with fp8", "its error") if rounded else ())):
         shown.add_column(name, justify="left" if name == "model" else "right")
     for contest in contests:
         shown.add_row(
@@ -118,5 +137,6 @@ def contest_table(contests: Sequence[Contest]) -> Table:
             f"{contest.forms['optimised']:,.0f}",
             f"{contest.speedup:.2f}x",
             f"{contest.mac_ratio:.2f}",
+            *((f"{contest.fp8_speedup:.2f}x", f"{contest.errors[FP8]:.1e}") if rounded else ()),
         )
     return shown

@@ -6,13 +6,14 @@ gain, and their errors reach the answers undamped.
 
 import copy
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..core import input_of
-from ..kernels.fp8 import ALIGNED, NEEDED, fp8_linear, has_fp8, quantise_rows
+from ..kernels.fp8 import ALIGNED, NEEDED, fp8_linear, fp8_linear_reference, has_fp8, quantise_rows
 
 STEP = "fp8 products"
 TOLERANCE = 0.25
@@ -37,9 +38,16 @@ class Fp8Linear(nn.Module):
         self.register_buffer("weight", weight)  # (D, C)
         self.register_buffer("scale", scale)  # (D, 1)
         self.bias = linear.bias
+        self.product = _product(weight.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        return fp8_linear(x, self.weight, self.scale, self.bias)
+        return self.product(x, self.weight, self.scale, self.bias)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moved to another device, the layer multiplies as that one can."""
+        moved = super()._apply(fn, recurse)
+        self.product = _product(self.weight.device)
+        return moved
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, bias={self.bias is not None}"
@@ -75,6 +83,10 @@ def require_fp8(device: torch.device, dtype: str) -> None:
         raise ValueError(f"fp8 products need {needed}; found {found}")
     if dtype != "bfloat16":
         raise ValueError(f"fp8 products give bfloat16; ask for dtype='bfloat16', not '{dtype}'")
+
+
+def _product(device: torch.device) -> Callable[..., Tensor]:
+    return fp8_linear if has_fp8(device) else fp8_linear_reference
 
 
 def _fits(layer: Any) -> bool:
