@@ -1,4 +1,4 @@
-"""Cropping, resizing, colours and erasing of whole batches, on the device where the images lie.
+"""Cropping, resizing, colours, RandAugment and erasing of whole batches, on the device where the images lie.
 
 A crop that is resized is a linear map of rows and one of columns, so that a batch costs two batched matrix products:
 
@@ -8,7 +8,6 @@ with the cubic (Keys, a = -1/2) or triangle kernel k, stretched by s where the i
 B batch, C channels, H x W source, S x S output.
 """
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .draws import uniforms
+from .rand_augment import RandAugment, constant
 from .recipe import Recipe
 
 TRIES = 10
@@ -97,7 +97,7 @@ def jitter(images: Tensor, factors: Tensor) -> Tensor:
 def _grey(images: Tensor) -> Tensor:
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
-    return (images * _constant((0.299, 0.587, 0.114), images.device)).sum(1, keepdim=True)
+    return (images * constant((0.299, 0.587, 0.114), images.device)).sum(1, keepdim=True)
 
 
 def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:
@@ -120,8 +120,6 @@ def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:
 class Augment:
     """A recipe's augmentation of uint8 batches, up to normalisation and erasing; mixing comes after it.
 
-    RandAugment is not among it: its operations work on single pictures (`left_out` says so).
-
     >>> augment = Augment(Recipe(), (32, 32), (0.5,) * 3, (0.5,) * 3)
     >>> augment(torch.zeros(4, 3, 64, 64, dtype=torch.uint8), torch.arange(4), key=0).shape
     torch.Size([4, 3, 32, 32])
@@ -132,31 +130,40 @@ class Augment:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    @property
-    def left_out(self) -> str:
-        return f"auto_augment={self.recipe.auto_augment}" if self.recipe.auto_augment else ""
+    def __post_init__(self) -> None:
+        self._operations()
 
     def __call__(self, images: Tensor, positions: Tensor, key: int) -> Tensor:
         recipe = self.recipe
         draws = uniforms(key, positions, DRAWS)  # (B, DRAWS)
         crop, rest = draws[:, : 2 * TRIES + 2], draws[:, 2 * TRIES + 2 :]
         box = random_boxes(crop, images.shape[2], images.shape[3], recipe.crop_scale, recipe.crop_ratio)
-        x = images.float() / 255
-        if recipe.color_jitter:
-            x = jitter(x, 1 + recipe.color_jitter * (2 * rest[:, 1:4] - 1))
-        x = resized(x, box, self.size, recipe.interpolation, self.mean, self.std, flip=rest[:, 0] < recipe.flip)
+        x, flip = images.float(), rest[:, 0] < recipe.flip
+        operations = self._operations()
+        if operations is not None:  # takes the place of the colours, as in timm
+            x = crop_resize(x, box, self.size, _kernel(recipe.interpolation), flip).clamp(0, 255).round()
+            x = normalise(operations(x, positions, key) / 255, self.mean, self.std)
+        else:
+            x = x / 255
+            if recipe.color_jitter:
+                x = jitter(x, 1 + recipe.color_jitter * (2 * rest[:, 1:4] - 1))
+            x = resized(x, box, self.size, recipe.interpolation, self.mean, self.std, flip)
         return erase(x, rest[:, 4:9], recipe.erasing) if recipe.erasing else x
 
+    def _operations(self) -> RandAugment | None:
+        if self.recipe.auto_augment is None:
+            return None
+        fill = tuple(float(min(255, round(255 * m))) for m in self.mean)
+        return RandAugment(self.recipe.auto_augment, fill, _kernel(self.recipe.interpolation) == "bicubic")
 
-@functools.cache
-def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Values by channel on a device, (C, 1, 1); kept, since a copy to a device would have it waited for."""
-    return torch.tensor(values, device=device)[:, None, None]
+
+def _kernel(interpolation: str) -> str:
+    return interpolation if interpolation in KERNELS else "bicubic"
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """(x - mean) / std by channel."""
-    return (images - _constant(tuple(mean), images.device)) / _constant(tuple(std), images.device)
+    return (images - constant(tuple(mean), images.device)) / constant(tuple(std), images.device)
 
 
 def resized(
@@ -173,10 +180,9 @@ def resized(
     Weights of a resampling add up to one, so it may come after the normalisation, which then works on fewer pixels
     where images grow. What overshoots black and white is cut off as usual.
     """
-    kind = interpolation if interpolation in KERNELS else "bicubic"
-    x = crop_resize(normalise(images, mean, std), box, size, kind, flip)
+    x = crop_resize(normalise(images, mean, std), box, size, _kernel(interpolation), flip)
     black, white = (tuple((level - m) / s for m, s in zip(mean, std)) for level in (0.0, 1.0))
-    return x.clamp_(_constant(black, x.device), _constant(white, x.device))
+    return x.clamp_(constant(black, x.device), constant(white, x.device))
 
 
 def evaluation_view(

@@ -60,6 +60,8 @@ class Run:
         self.accelerator = accelerator_for(settings, folder)
         self.device, self.main = self.accelerator.device, self.accelerator.is_main_process
         self.config, self.methods = input_of(model), card_of(model).methods
+        if isinstance(data, Arrays):
+            augment_of(recipe, self.config)  # refuses what cannot be done to images kept as arrays
         self.plan = Plan(
             len(data), recipe.batch_size, settings.seed, recipe.repeats, settings.accumulate,
             self.accelerator.num_processes, self.accelerator.process_index,
@@ -107,9 +109,6 @@ class Run:
         self.journal = Journal(folder, self.stop, self.update, quiet, self.accelerator)
         if self.update:
             self.journal.event("resumed", after_update=self.update)
-        left_out = augment_of(self.recipe, self.config).left_out
-        if isinstance(self.data, Arrays) and left_out:
-            self.journal.event("not done to images kept as arrays", setting=left_out)
         signals = Signals()
         try:
             with signals:
