@@ -23,6 +23,7 @@ def eval_(
     checkpoint: Path | None = None,
     arguments: Set = (),
     split: str = "val",
+    crop: float | None = None,
     batch_size: int = 256,
     device: str | None = None,
     precision: Literal["no", "bf16", "fp16"] = "no",
@@ -44,6 +45,8 @@ def eval_(
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
         split: Which part of the data.
+        crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already. By
+            default what the model's card states.
         batch_size: Images at a time.
         device: cpu, cuda, …; the fastest there is by default.
         precision: Autocast to bf16 or fp16.
@@ -59,7 +62,7 @@ def eval_(
     forms = {"": opened, "fp8": _in_fp8(opened)} if fp8 else {"": opened}
     results = {
         form: evaluate(each, data, split=split, batch_size=batch_size, device=device, precision=precision,
-                       compile=compile, workers=workers)
+                       compile=compile, workers=workers, crop=crop)
         for form, each in forms.items()
     }  # fmt: skip
     result, out = results[""], console()
@@ -73,7 +76,7 @@ def eval_(
         rows = [{"model": f"{model} {form}".strip(), **each.summary()} | _changed(result, each)
                 for form, each in results.items()]  # fmt: skip
         about = {"data": name, "images": result.images, "damaged": result.damaged, "methods": list(methods)}
-        about |= result.summary()
+        about |= result.summary() | ({} if crop is None else {"crop": crop})
         write_result(record("eval", rows, where, **about), output)
 
 

@@ -73,8 +73,9 @@ def evaluate(
     precision: str = "no",
     compile: bool = False,
     workers: int = 4,
+    crop: float | None = None,
 ) -> Evaluation:
-    """Evaluate a model in evaluation mode on a data set.
+    """Evaluate a model in evaluation mode on a data set; `crop` overrides the share of a picture that its card states.
 
     >>> import leanformer as lf
     >>> model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=5)
@@ -87,7 +88,8 @@ def evaluate(
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model = model.to(where)
     run = torch.compile(model) if compile else model
-    return measure(run, opened, input_of(model), where, batch_size, precision, workers)  # type: ignore[arg-type]
+    config = {**input_of(model), **({} if crop is None else {"crop_pct": crop})}
+    return measure(run, opened, config, where, batch_size, precision, workers)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
