@@ -38,6 +38,7 @@ def sweep(
     batch_size: int = 50,
     device: str = "cpu",
     study: Literal["training_free"] | None = None,
+    only: str = "",
     figure: Path | None = None,
     output: Path | None = None,
 ) -> None:
@@ -59,6 +60,7 @@ def sweep(
         device: cpu or cuda.
         study: Instead of combinations of options: training_free, EViT at many places, token merging at the same MACs,
             dtypes, and the exported files of which OUTPUT's folder holds results.
+        only: Of a study, only the models whose name contains this text; several texts are parted by |.
         figure: A .png or .svg file for accuracy against MACs.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
@@ -70,15 +72,18 @@ def sweep(
     names = [method.name for method in card_of(opened).methods]
     about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
     rows = _done(output, about)
-    for told, make in _studied(opened) if study else _varied(opened, vary or EVIT):
-        if any(told.items() <= row.items() for row in rows):
+    kind = f"sweep {study}" if study else "sweep"
+    wanted = list(_studied(opened) if study else _varied(opened, vary or EVIT))
+    for told, make in wanted:
+        if not _asked(told, only) or any(told.items() <= row.items() for row in rows):
             continue
         rows.append({**told, **_measured(make(), opened, images, crop, device, batch_size)})
+        rows.sort(key=lambda row: [told.items() <= row.items() for told, _ in wanted], reverse=True)
         if output is not None:
-            write_result(record(f"sweep {study}" if study else "sweep", rows, device, **about), output)
+            write_result(record(kind, rows, device, **about), output)
     if study and output is not None:
-        rows = _with_exported(rows, exported(output.parent, model, data))
-        write_result(record(f"sweep {study}", rows, device, **about), output)
+        rows = _with_exported(rows, exported(output.parent, model, data), count(opened).macs)
+        write_result(record(kind, rows, device, **about), output)
     console().print(_table(model, rows))
     if figure is not None:
         trade_off(rows, x="macs", by="family" if study else None).save(figure)
@@ -98,6 +103,10 @@ def _studied(model: nn.Module) -> Iterator[Told]:
         yield {"family": each.family, "model": each.model}, functools.partial(each.make, model)
 
 
+def _asked(told: dict[str, Any], only: str) -> bool:
+    return any(part.strip() in told.get("model", "") for part in only.split("|"))
+
+
 def _measured(
     lean: nn.Module, model: nn.Module, images: Data, crop: float, device: str, batch_size: int
 ) -> dict[str, Any]:
@@ -106,10 +115,9 @@ def _measured(
     return {"top1": found.top1, "top5": found.top5, "macs": count(lean, config["input_size"]).macs}
 
 
-def _with_exported(rows: list[dict[str, Any]], files: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with those of exported files, which have the MACs of the model itself, anew."""
-    macs = {"macs": rows[0]["macs"]}
-    return [row for row in rows if row["family"] != "exported"] + [{**row, **macs} for row in files]
+def _with_exported(rows: list[dict[str, Any]], files: list[dict[str, Any]], macs: int) -> list[dict[str, Any]]:
+    """The rows, and anew those of exported files, which have the MACs of the model itself."""
+    return [row for row in rows if row["family"] != "exported"] + [{**row, "macs": macs} for row in files]
 
 
 def _done(output: Path | None, about: dict[str, Any]) -> list[dict[str, Any]]:
