@@ -16,7 +16,8 @@ from leanformer.core import input_of
 from leanformer.export import onnx as to_onnx
 from leanformer.export.parity import check, decided, relative_error
 from leanformer.export.preprocess import Preprocessed
-from leanformer.export.rewrite import MatrixFilter, without_fft
+from leanformer.export.rewrite import MatrixFilter, attention_in_steps, with_attention_in_steps, without_fft
+from leanformer.export.source import trace
 from leanformer.layers.mixers import GlobalFilter
 from leanformer.train.augment import evaluation_view
 
@@ -120,6 +121,25 @@ def test_a_global_filter_by_matrices_is_exact(size):
     x = torch.randn(2, 8, *size, dtype=torch.float64)
     torch.testing.assert_close(MatrixFilter(old)(x), old(x), rtol=1e-12, atol=1e-12)
     assert not any(isinstance(m, GlobalFilter) for m in without_fft(backbone("gfnet")).modules())
+
+
+@pytest.mark.parametrize("mask", [None, torch.zeros(5, 7).uniform_(-2, 2), torch.full((2, 1, 5, 7), 0.5)])
+def test_attention_in_steps_is_exact(mask):
+    q, k, v = (torch.randn(2, 3, n, 4, dtype=torch.float64) for n in (5, 7, 7))
+    mask = None if mask is None else mask.double()
+    whole = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
+    torch.testing.assert_close(attention_in_steps(q, k, v, mask, scale=0.3), whole, rtol=1e-12, atol=1e-12)
+    assert attention_in_steps(q, k, v, torch.ones(5, 7, dtype=torch.bool)) is NotImplemented
+
+
+@pytest.mark.parametrize("family", ["vit", "caformer"])
+def test_a_program_with_attention_in_steps_answers_as_before(family):
+    program = trace(backbone(family), tuple(input_of(backbone(family))["input_size"]))
+    assert "scaled_dot_product_attention" in str(program.graph)
+    steps = with_attention_in_steps(program)
+    assert "scaled_dot_product_attention" not in str(steps.graph)
+    x = images(backbone(family), 3)
+    torch.testing.assert_close(steps.module()(x), program.module()(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("source", [(48, 64), (32, 32), (20, 24)])
