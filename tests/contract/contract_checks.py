@@ -261,7 +261,7 @@ SECONDS = {
     "compiles_without_breaks_or_recompiles": ("vit", "swin", "caformer"),
     "exports_with_any_batch": ("vit", "mixer"),
 }
-"""Checks that take seconds: the families they always run for; for the others they run with the slow tests."""
+"""Checks that take seconds: the families they always run for; for the others they run with all tests."""
 
 
 def _snapshot(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, type], Tensor]:

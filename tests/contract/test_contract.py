@@ -10,12 +10,12 @@ from families import BACKBONES, backbone
 from leanformer.core import METHODS, Method
 
 CONTRACTED: dict[str, type[Method]] = {**METHODS, "gain": Gain}
-slow = pytest.mark.slow
+exhaustive = pytest.mark.exhaustive
 
 
 def _cases() -> list:
     return [
-        pytest.param(check, method, family, marks=[slow] if family not in SECONDS.get(check, BACKBONES) else [])
+        pytest.param(check, method, family, marks=[exhaustive] if family not in SECONDS.get(check, BACKBONES) else [])
         for check, method, family in itertools.product(CHECKS, CONTRACTED, BACKBONES)
     ]
 
