@@ -1,12 +1,15 @@
 """compare measures what it says, in one table and one JSON schema."""
 
 import json
+import time
 
 import pytest
+import torch
 
 import leanformer as lf
 from leanformer.cli import main
-from leanformer.measure.timing import Timing
+from leanformer.measure.again import disagreements
+from leanformer.measure.timing import Timing, interleave
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
 
@@ -37,6 +40,42 @@ def test_unknown_modes_and_graphs_on_a_cpu_are_refused():
 
 def test_spread_is_half_the_range_over_the_median():
     assert Timing(repeats=[1.0, 2.0, 3.0]).spread == 0.5
+
+
+def test_a_speed_up_is_taken_turn_by_turn_so_that_a_slow_while_does_not_show():
+    quiet, busy = Timing(repeats=[1.0, 1.0, 3.0]), Timing(repeats=[2.0, 2.0, 6.0])
+    assert quiet.speedup(busy) == (2.0, 0.0)
+    assert Timing(repeats=[1.0, 2.0]).speedup(Timing(repeats=[2.0, 2.0]))[1] == pytest.approx(1 / 3)
+
+
+def test_two_runs_disagree_only_beyond_both_spreads():
+    row = {"model": "vit", "mode": "eager", "batch": 1, "dtype": "float32", "throughput": 100.0, "spread": 0.03,
+           "speedup": 1.5, "speedup_spread": 0.01}  # fmt: skip
+    assert disagreements([row], [row | {"throughput": 106.0}]) == []
+    assert len(disagreements([row], [row | {"throughput": 107.0, "speedup": 1.6}])) == 2
+    with pytest.raises(ValueError, match="no row in common"):
+        disagreements([row], [row | {"batch": 8}])
+
+
+def test_a_long_call_is_a_sample_by_itself(monkeypatch):
+    monkeypatch.setattr("leanformer.measure.timing.LONG_SECONDS", 0.01)
+    called = []
+    interleave({"long": lambda: called.append(time.sleep(0.02))}, torch.device("cpu"), repeats=2, seconds=0.02)
+    assert len(called) == 2 + 2
+
+
+def test_bench_says_whether_it_agrees_with_an_earlier_run(tmp_path, capsys):
+    path = tmp_path / "bench.json"
+    sets = [part for key, value in {**SMALL, "depth": 1}.items() for part in ("--set", f"{key}={value}")]
+    arguments = ["bench", "vit", *sets, "--batches", "1", "--modes", "eager", "--repeats", "2"]
+    assert main([*arguments, "--output", str(path)]) == 0
+    before = json.loads(path.read_text())
+    for spread, code, told in ((1e3, 0, "no figures differ"), (0.0, 1, "figures differ")):
+        for row in before["rows"]:
+            row["spread"], row["throughput"] = spread, 1.0
+        path.write_text(json.dumps(before))
+        assert main([*arguments, "--against", str(path)]) == code
+        assert told in " ".join(capsys.readouterr().out.split())
 
 
 def test_bench_writes_json_with_hardware_versions_commit_and_command(tmp_path, capsys):

@@ -10,8 +10,10 @@ from torch import nn
 
 from ..core import fuse
 from ..export import FORMATS, RUNTIMES
-from ..measure.bench import compare
+from ..measure.again import disagreements
+from ..measure.bench import Comparison, compare
 from ..measure.console import console
+from ..measure.results import read_rows
 from .common import Apply, Set, open_model
 from .kernel_suite import run_kernels
 from .suite import run_suite
@@ -34,8 +36,9 @@ def bench(
     suite: str | None = None,
     only: str = "",
     fp8: bool = False,
+    against: Path | None = None,
     output: Path | None = None,
-) -> None:
+) -> int | None:
     """Throughput, latency, memory and MACs of models side by side; the first is the yardstick of the speed-ups.
 
     Each --apply adds the first model with these methods on it, joined by +.
@@ -59,6 +62,7 @@ def bench(
             each kernel against the same work in plain torch, compiled.
         only: Of a suite, only the rows whose name contains this text.
         fp8: Of a suite of models, the lean ones with fp8 products as well; they do not count for the speed-ups.
+        against: The result of an earlier run of the same; say which figures differ by more than both spreads.
         output: Write the result as JSON, for example results/bench.json.
     """
     if fp8 and suite in (None, "kernels"):
@@ -69,6 +73,7 @@ def bench(
         return run_suite(suite, device, dtypes[0] if dtypes else "bfloat16", repeats, only, output, fp8)
     if not models:
         raise ValueError("give at least one model, by name or as a checkpoint, or a --suite")
+    before = None if against is None else read_rows(against)
     named: dict[str, nn.Module] = {model: open_model(model, (), checkpoint, arguments) for model in models}
     for spec in methods:
         model = open_model(models[0], tuple(spec.split("+")), checkpoint, arguments)
@@ -87,6 +92,16 @@ def bench(
     result.print()
     if output is not None:
         console().print(f"wrote {result.save(output)}")
+    return None if before is None else _compare_with(before, result, against)
+
+
+def _compare_with(before: list[dict[str, Any]], result: Comparison, against: Path | None) -> int:
+    """Say whether two runs agree; 1, the code of failure, if they do not."""
+    differing = disagreements(before, result.record()["rows"])
+    for line in differing:
+        console().print(line, highlight=False)
+    console().print(f"{len(differing) or 'no'} figures differ from {against} by more than both spreads")
+    return 1 if differing else 0
 
 
 def opener(runtime: str, folder: Path, fused: bool) -> Callable[[nn.Module], Callable[[Any], Any]]:

@@ -1,6 +1,5 @@
 """leanformer show: one picture that explains a model or a measurement."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +8,7 @@ import tyro
 from .. import visualise
 from ..core import fuse
 from ..measure.console import console
+from ..measure.results import read_rows
 from .common import Apply, Model, Set, open_model
 
 Kind = Annotated[
@@ -52,7 +52,7 @@ def show(
         fused: Fuse the model first.
     """
     if kind in CHARTS:
-        figure = CHARTS[kind](_rows(Path(model)))
+        figure = CHARTS[kind](read_rows(model))
     else:
         if not image:
             raise ValueError(f"'{kind}' needs images: give --image FILE, one or more")
@@ -80,13 +80,3 @@ def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | No
     if other is None:
         raise ValueError("features compares two models: give --versus MODEL, or methods with --apply")
     return visualise.feature_distributions(other, model, images)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"cannot read the result file {path}: {error}") from error
-    if not isinstance(found, dict) or not found.get("rows"):
-        raise ValueError(f"{path} is no result file: it has no rows")
-    return found["rows"]

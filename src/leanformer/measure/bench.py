@@ -39,6 +39,8 @@ class Measured:
     latency_p90: float
     latency_p99: float
     speedup: float
+    """Over the first model in the same mode, turn by turn."""
+    speedup_spread: float
     parameters: int
     macs: int
     share_of_peak: float
@@ -161,6 +163,7 @@ class _Cell:
         spent: float | None,
     ) -> Measured:
         throughput = self.batch / timing.median
+        speedup, speedup_spread = timing.speedup(yardstick)
         return Measured(
             model=name,
             mode=mode,
@@ -171,7 +174,8 @@ class _Cell:
             latency_p50=timing.percentile(0.50),
             latency_p90=timing.percentile(0.90),
             latency_p99=timing.percentile(0.99),
-            speedup=yardstick.median / timing.median,
+            speedup=speedup,
+            speedup_spread=speedup_spread,
             parameters=size.parameters,
             macs=size.macs,
             share_of_peak=2 * size.macs * throughput / self.peak,
@@ -210,6 +214,7 @@ def _render(comparison: Comparison) -> Table:
         "img/s": lambda row: f"{row.throughput:,.0f}",
         "±": lambda row: f"{row.spread:.1%}",
         "speed-up": lambda row: f"{row.speedup:.2f}x",
+        "± ": lambda row: f"{row.speedup_spread:.1%}",
         "p50 ms": lambda row: f"{row.latency_p50 * 1e3:.2f}",
         "p99 ms": lambda row: f"{row.latency_p99 * 1e3:.2f}",
         "params M": lambda row: f"{row.parameters / 1e6:.2f}",

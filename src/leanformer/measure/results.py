@@ -90,6 +90,20 @@ def read_results(folder: str | os.PathLike[str] = "results", kind: str | None = 
     return sorted((r for r in found if kind in (None, r.get("kind"))), key=lambda r: r.get("when", ""))
 
 
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of one result file.
+
+    >>> read_rows("results/bench.json")[0]["model"]  # doctest: +SKIP
+    """
+    try:
+        found = json.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"cannot read the result file {path}: {error}") from error
+    if not isinstance(found, dict) or not found.get("rows"):
+        raise ValueError(f"{path} is no result file: it has no rows")
+    return found["rows"]
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

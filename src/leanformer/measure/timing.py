@@ -16,6 +16,8 @@ from torch import Tensor, nn
 Call = Callable[[], Any]
 SAMPLE_SECONDS = 0.15
 """How long one repeat of one candidate runs at least."""
+LONG_SECONDS = 0.5
+"""A call of this length is a sample by itself; shorter ones are taken by threes at least."""
 
 
 @dataclass
@@ -37,6 +39,18 @@ class Timing:
     def percentile(self, share: float) -> float:
         ordered = sorted(self.calls)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    def speedup(self, yardstick: "Timing") -> tuple[float, float]:
+        """How many times faster than the yardstick, and half the range of that over its median.
+
+        Turn by turn: what slows the machine for a while slows both, and their ratio stays.
+
+        >>> Timing([1.0, 2.0]).speedup(Timing([3.0, 6.0]))
+        (3.0, 0.0)
+        """
+        ratios = [theirs / mine for theirs, mine in zip(yardstick.repeats, self.repeats, strict=True)]
+        median = statistics.median(ratios)
+        return median, (max(ratios) - min(ratios)) / 2 / median
 
 
 def interleave(
@@ -61,8 +75,11 @@ def interleave(
 
 def _warm_up(call: Call, device: torch.device, seconds: float) -> int:
     """Run until times are settled, and return how many calls make one repeat."""
-    for _ in range(3):
-        call()
+    call()
+    _, once = _time(call, 1, device)
+    if once > LONG_SECONDS:
+        return max(1, round(seconds / once))
+    call()
     _, total = _time(call, 3, device)
     return max(3, min(1000, round(seconds / max(total / 3, 1e-7))))
 
