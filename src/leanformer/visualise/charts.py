@@ -46,30 +46,33 @@ def trade_off(
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for row in points:
         kinds.setdefault(_kind(row) if by is None else str(row[by]), []).append(row)
-    plot, (axis,) = charts(1, 6.4, 4.2)
+    columns = min(3, len(kinds), max(1, 72 // (4 + max(map(len, kinds)))))
+    plot, (axis,) = charts(1, 6.4, 4.0 + 0.2 * (len(kinds) // columns))
     axis.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
     axis.margins(x=0.15, y=0.12)
     axis.grid(alpha=0.25)
     lines = [f"{axis.get_ylabel()} against {axis.get_xlabel()}; a * marks what nothing beats in both."]
     short, named = short_names([str(row.get(label, "")) for row in points]), {}
+    leading = front(points, x, y) if by else points  # the names of all families' best would cover each other
     for index, (kind, members) in enumerate(kinds.items()):
         best = front(members, x, y)
         _points(axis, index, kind, _xy(members, x, y), _xy(best, x, y))
         for row, *point in zip(members, *_xy(members, x, y)):
             good, name = any(row is each for each in best), str(row.get(label, ""))
             lines.append(f"{name}{f' ({kind})' if kind else ''}: {point[0]:.5g} and {point[1]:.5g}{' *' * good}")
-            if len(points) <= LABELLED or good:
+            if len(points) <= LABELLED or (good and any(row is each for each in leading)):
                 named[tuple(point)] = short[name]
     if any(kinds):
-        plot.legend(loc="outside upper center", ncols=min(3, len(kinds)), frameon=False, fontsize=9)
+        plot.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
     place_names(plot, axis, named, list(zip(*_xy(points, x, y))))
     return Figure(plot, "\n".join(lines))
 
 
 def _points(axis: Any, index: int, kind: str, every: Sequence[list[float]], best: Sequence[list[float]]) -> None:
     """The points of one kind, with a line through the best."""
-    colour = COLOURS[index % len(COLOURS)]
-    axis.scatter(*every, s=46, label=kind or None, zorder=3, color=colour, marker=MARKERS[index % len(MARKERS)])
+    colour, shift = COLOURS[index % len(COLOURS)], index // len(COLOURS)  # colours come round with other markers
+    marker = MARKERS[(index + shift) % len(MARKERS)]
+    axis.scatter(*every, s=46, label=kind or None, zorder=3, color=colour, marker=marker)
     axis.plot(*best, color=colour, linestyle=LINES[index % len(LINES)], alpha=0.6)
 
 
