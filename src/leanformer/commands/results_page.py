@@ -13,6 +13,7 @@ import torch
 from ..backbones import create
 from ..core import apply, fold, write_atomically
 from ..measure import COMPONENTS, count, read_results
+from ..studies.study import digest
 from ..tables.table import Row, agrees
 from ..visualise.page import shown
 from .report import flat
@@ -136,7 +137,10 @@ def _about(result: Mapping[str, Any]) -> str:
 
 def _rows(result: Mapping[str, Any]) -> str:
     kind = str(result.get("kind", "")).split()[0] if result.get("kind") else ""
-    rows = [COLUMNS[kind](row) if kind in COLUMNS else flat(row) for row in result["rows"]]
+    if kind == "study" and "student" in result["rows"][0]:
+        rows: list[dict[str, Any]] = list(digest(result["rows"]))
+    else:
+        rows = [COLUMNS[kind](row) if kind in COLUMNS else flat(row) for row in result["rows"]]
     head = list(dict.fromkeys(key for row in rows for key in row))
     return markdown(head, ([row.get(key) for key in head] for row in rows))
 
