@@ -1,5 +1,6 @@
 """int8 files: smaller, close to the float file, from the target's own tools; and runtimes in the bench table."""
 
+import copy
 import importlib.util
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ import leanformer as lf
 from leanformer.cli import main
 from leanformer.export import quantise
 from leanformer.export.parity import relative_error
+from leanformer.export.sensitive import sensitive_products
 
 WIDE = {**VIT, "depth": 2, "embed_dim": 128}
 
@@ -42,6 +44,19 @@ def test_int8_onnx_is_smaller_close_and_keeps_its_card(mode, model, source, tmp_
     file = onnx.load(str(path))
     assert "leanformer" in {entry.key for entry in file.metadata_props}
     assert any("Integer" in node.op_type or node.op_type == "QuantizeLinear" for node in file.graph.node)
+
+
+def test_a_product_that_one_large_token_would_spoil_stays_in_float(model, tmp_path):
+    spoilt = copy.deepcopy(model)
+    with torch.no_grad():  # one hidden channel far beyond the others, and a weight that makes little of it
+        spoilt.blocks[1].ffn.fn.fc1.bias[0] = 300.0
+        spoilt.blocks[1].ffn.fn.fc2.weight[:, 0] = 0.0
+    source = lf.export.onnx(spoilt, tmp_path / "spoilt.onnx").path
+    found = sensitive_products(source, images(model, 8))
+    assert len(found) == 1
+    assert sensitive_products(lf.export.onnx(model, tmp_path / "wide.onnx").path, images(model, 8)) == []
+    for mode in ("static", "dynamic"):
+        agrees(spoilt, quantise(source, tmp_path / f"{mode}.onnx", mode=mode, calibration=images(model, 16)))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="nncf is not installed: leanformer[openvino]")
