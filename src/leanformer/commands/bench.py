@@ -36,6 +36,7 @@ def bench(
     suite: str | None = None,
     only: str = "",
     fp8: bool = False,
+    workers: int = 1,
     against: Path | None = None,
     output: Path | None = None,
 ) -> int | None:
@@ -62,6 +63,7 @@ def bench(
             each kernel against the same work in plain torch, compiled.
         only: Of a suite, only the rows whose name contains this text.
         fp8: Of a suite of models, the lean ones with fp8 products as well; they do not count for the speed-ups.
+        workers: Of a suite of models, compile so many backbones at the same time; they are still timed in turn.
         against: The result of an earlier run of the same; say which figures differ by more than both spreads.
         output: Write the result as JSON, for example results/bench.json.
     """
@@ -70,7 +72,7 @@ def bench(
     if suite == "kernels":
         return run_kernels(device, dtypes[0] if dtypes else "bfloat16", repeats, only, output, batches)
     if suite is not None:
-        return run_suite(suite, device, dtypes[0] if dtypes else "bfloat16", repeats, only, output, fp8)
+        return run_suite(suite, device, dtypes[0] if dtypes else "bfloat16", repeats, only, output, fp8, workers)
     if not models:
         raise ValueError("give at least one model, by name or as a checkpoint, or a --suite")
     before = None if against is None else read_rows(against)

@@ -18,6 +18,7 @@ from ..measure.console import console
 from ..measure.results import record, write_result
 from ..measure.versus import Contest, contest_table, versus
 from ..optimize import optimize
+from .turns import in_turn
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class Entry:
 
     def plain(self) -> nn.Module:
         """timm's own model as the yardstick where timm has it, and ours where it has not."""
-        own = not timm.is_model(self.backbone) or self.size != 224
-        return create(self.backbone, **self._size) if own else create(f"timm/{self.backbone}")
+        if timm.is_model(self.backbone) and self.size == 224:
+            return create(f"timm/{self.backbone}")
+        return fuse(create(self.backbone, **self._size), verify=False)  # the stem's batch norms are folded in both
 
     def lean(self) -> nn.Module:
         return fuse(apply(create(self.backbone, **self._size), *self.methods), verify=False)
@@ -82,29 +84,64 @@ SUITES: dict[str, Callable[[], list[tuple[Entry, int]]]] = {
 
 
 def run_suite(
-    name: str, device: str | None, dtype: str, repeats: int, only: str, output: Path | None, fp8: bool = False
-) -> None:
+    name: str,
+    device: str | None,
+    dtype: str,
+    repeats: int,
+    only: str,
+    output: Path | None,
+    fp8: bool = False,
+    workers: int = 1,
+) -> int:
     """Run a suite, print it, and write it as JSON after every backbone: a run that is cut short keeps its rows."""
     if name not in SUITES:
         raise ValueError(f"unknown suite '{name}'; known: {', '.join(SUITES)}, kernels")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    chosen = [(entry, batch) for entry, batch in SUITES[name]() if only in f"{entry.label} batch {batch}."]
+    groups = list(_groups(name, only, place, dtype, repeats, fp8))
     contests: list[Contest] = []
-    papers = {entry.label: entry.paper for entry, _ in chosen}
-    groups = {(entry.backbone, entry.size, batch): entry for entry, batch in chosen}
-    for (backbone, size, batch), first in track(groups.items(), description=name):
-        torch._dynamo.reset()
-        leans = {e.label: e.lean() for e, b in chosen if (e.backbone, e.size, b) == (backbone, size, batch)}
-        contests += versus(
-            first.plain(), leans, optimize, device=place, batch=batch, dtype=dtype, size=(3, size, size),
-            repeats=repeats, name=backbone, fp8=fp8,
-        )  # fmt: skip
-        if output is not None:
-            more = [
-                {"speedup": c.speedup, "paper_speedup": papers[c.label]}
-                | ({"fp8_speedup": c.fp8_speedup} if fp8 else {})
-                for c in contests
-            ]
-            rows = [dataclasses.asdict(c) | m for c, m in zip(contests, more, strict=True)]
-            write_result(record(f"suite {name}", rows, place), output)
+    papers = {entry.label: entry.paper for entry, _ in SUITES[name]()}
+    found = in_turn(groups, workers) if workers > 1 else ((group, group()) for group in groups)
+    missing = 0
+    for _, part in track(found, description=name, total=len(groups)):
+        missing += part is None
+        contests += part or []
+        if output is not None and contests:
+            write_result(record(f"suite {name}", [_row(c, papers) for c in contests], place), output)
     console().print(contest_table(contests))
+    return 1 if missing else 0
+
+
+def _row(contest: Contest, papers: dict[str, str]) -> dict[str, Any]:
+    fp8 = {} if contest.fp8_speedup is None else {"fp8_speedup": contest.fp8_speedup}
+    more = {"speedup": contest.speedup, "paper_speedup": papers[contest.label], **fp8}
+    return dataclasses.asdict(contest) | more
+
+
+@dataclass(frozen=True)
+class Group:
+    """The entries of one backbone at one size and batch: what is timed interleaved."""
+
+    entries: tuple[Entry, ...]
+    batch: int
+    device: torch.device
+    dtype: str
+    repeats: int
+    fp8: bool
+
+    def __call__(self, ready: Callable[[], None] | None = None) -> list[Contest]:
+        torch._dynamo.reset()
+        first = self.entries[0]
+        return versus(
+            first.plain(), {entry.label: entry.lean() for entry in self.entries}, optimize, device=self.device,
+            batch=self.batch, dtype=self.dtype, size=(3, first.size, first.size), repeats=self.repeats,
+            name=first.backbone, fp8=self.fp8, ready=ready,
+        )  # fmt: skip
+
+
+def _groups(name: str, only: str, device: torch.device, dtype: str, repeats: int, fp8: bool) -> Iterator[Group]:
+    chosen = [(entry, batch) for entry, batch in SUITES[name]() if only in f"{entry.label} batch {batch}."]
+    if not chosen:
+        raise ValueError(f"no row of the suite {name} contains '{only}'")
+    for backbone, size, batch in dict.fromkeys((entry.backbone, entry.size, batch) for entry, batch in chosen):
+        mine = [e for e, b in chosen if (e.backbone, e.size, b) == (backbone, size, batch)]
+        yield Group(tuple(mine), batch, device, dtype, repeats, fp8)

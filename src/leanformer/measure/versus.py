@@ -68,10 +68,12 @@ def versus(
     repeats: int = 5,
     name: str = "",
     fp8: bool = False,
+    ready: Callable[[], None] | None = None,
 ) -> list[Contest]:
     """Time all forms of a backbone and of the lean models made from it, interleaved. `optimize` is lf.optimize.
 
-    `fp8` adds a form of each lean model whose linear layers are fp8 products.
+    `fp8` adds a form of each lean model whose linear layers are fp8 products; `ready` is called when all is compiled
+    and only the timing is left.
 
     >>> versus(teacher, {"EViT": lean}, lf.optimize, device=torch.device("cuda"), batch=256,
     ...        dtype="bfloat16", size=(3, 224, 224))[0].speedup  # doctest: +SKIP
@@ -93,6 +95,8 @@ def versus(
             rounded = quicken(lean, fp8=True)
             errors[label][FP8] = rounded.choice.error
             forms[f"{label}: {FP8}"] = functools.partial(rounded, images)
+    if ready is not None:
+        ready()
     timings = interleave(forms, device, repeats)
     whole = count(backbone, size).macs
     contests = []
