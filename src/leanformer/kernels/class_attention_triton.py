@@ -32,7 +32,7 @@ def launch(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _attention_kernel(
-    q_ptr, k_ptr, v_ptr, y_ptr, rows_ptr, q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, heads, tokens, scale,
+    q_ptr, k_ptr, v_ptr, y_ptr, rows_ptr, q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, heads, tokens: tl.constexpr, scale,
     D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(tokens, QUERIES)
@@ -76,7 +76,7 @@ def _attention_kernel(
 
 @triton.jit
 def _class_row(
-    q_ptr, k_ptr, row_ptr, k_n, tokens, scale, top, total,
+    q_ptr, k_ptr, row_ptr, k_n, tokens: tl.constexpr, scale, top, total,
     D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     cols = tl.arange(0, D)
