@@ -58,7 +58,7 @@ def test_a_row_takes_a_step_in_bf16_and_fuses(name, teacher):
         "RandFormer-S12, labels",
         "CAFormer-S18, labels",
         "RIFormer-S12, imitation, teacher's weights",
-        "RePa-PoolFormer-S12 0.5, calibrated, distilled",
+        "RePa-PoolFormer-S12 0.5, distilled",
     ],
 )
 def test_a_row_takes_a_compiled_step(name, teacher):

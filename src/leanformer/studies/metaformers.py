@@ -101,7 +101,7 @@ def _repa(arguments: dict[str, Any]) -> list[Student]:
 
         return [
             Student(
-                name=f"{name}, calibrated, distilled",
+                name=f"{name}, distilled",
                 make=lambda teacher, epochs: apply(teacher, method),
                 objective="soft",
                 calibrate=256,

@@ -20,8 +20,8 @@ from .vit_tiny import vit_tiny
 STUDENTS = (
     "EViT 0.7, distilled",
     "EViT 0.5, distilled",
-    "RePa 0.5 calibrated, distilled",
-    "RePa 0.75 calibrated, distilled",
+    "RePa 0.5, distilled",
+    "RePa 0.75, distilled",
     "SiT late, recalibration",
     "SiT late, distilled",
     "RIFormer in 2 blocks, distilled",
