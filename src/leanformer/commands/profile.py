@@ -1,13 +1,14 @@
 """leanformer profile: where a model's time goes, component by component."""
 
-import functools
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import timm
 import torch
 import tyro
+from rich.progress import track
 from rich.table import Table
 from torch import nn
 
@@ -19,6 +20,7 @@ from ..measure.profile import Profile, Profiles
 from ..measure.profile import profile as measure
 from ..visualise import latency_breakdown
 from .common import Apply, Set, open_model
+from .turns import in_turn
 
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL [MODEL ...]")]
 FFN_SHARES = {
@@ -46,6 +48,7 @@ def profile(
     fused: bool = True,
     suite: str | None = None,
     apart_batch: int | None = None,
+    workers: int = 1,
     output: Path | None = None,
     figure: Path | None = None,
 ) -> None:
@@ -69,6 +72,7 @@ def profile(
         fused: Fuse the models with methods first, as they would be deployed.
         suite: papers.
         apart_batch: For the suite, images at a time of the ViT-B taken apart; by default 2048 on a GPU, else 1.
+        workers: For the suite, compile so many models at the same time; they are still timed in turn.
         output: Write the result as JSON, for example results/profile.json.
         figure: Draw stacked bars as PNG or SVG.
     """
@@ -80,14 +84,16 @@ def profile(
     for spec in methods:
         model = open_model(models[0], tuple(spec.split("+")), checkpoint, arguments)
         named[f"{models[0]} {spec}"] = fuse(model, verify=False) if fused else model
-    if suite is not None:
-        named |= {name: _published(name) for name in FFN_SHARES}
     found = measure(named, device=device, batch=batch, dtype=dtype, modes=modes, repeats=repeats)
     if suite is not None:
         place = torch.device(found.device)
+        kind = dtype or ("bfloat16" if place.type == "cuda" else "float32")
         many = apart_batch or (2048 if place.type == "cuda" else 1)
-        apart = functools.partial(taken_apart, "ViT-B", _published(APART), place, many, found.rows[0].dtype)
-        found = Profiles((*found.rows, *(apart(mode=mode, repeats=repeats) for mode in modes)), found.device)
+        jobs = [Part(name, place, batch, kind, mode, repeats) for name in FFN_SHARES for mode in modes]
+        jobs += [Part(APART, place, many, kind, mode, repeats, apart=True) for mode in modes]
+        done = in_turn(jobs, workers) if workers > 1 else ((job, job()) for job in jobs)
+        papers = [row for _, row in track(done, description=suite, total=len(jobs)) if row is not None]
+        found = Profiles((*found.rows, *papers), found.device)
     found.print()
     if suite is not None:
         console().print(beside_papers(found.rows))
@@ -95,6 +101,28 @@ def profile(
         console().print(f"wrote {found.save(output)}")
     if figure is not None:
         console().print(f"wrote {latency_breakdown([asdict(row) for row in found.rows]).save(figure)}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A published model in one mode: a row of the suite."""
+
+    name: str
+    device: torch.device
+    batch: int
+    dtype: str
+    mode: str
+    repeats: int
+    apart: bool = False
+
+    def __call__(self, ready: Callable[[], None] | None = None) -> Profile:
+        model = _published(self.name)
+        if self.apart:
+            return taken_apart("ViT-B", model, self.device, self.batch, self.dtype, self.mode, self.repeats, ready)
+        return measure(
+            {self.name: model}, device=self.device, batch=self.batch, dtype=self.dtype, modes=[self.mode],
+            repeats=self.repeats, ready=ready,
+        ).rows[0]  # fmt: skip
 
 
 def _published(name: str) -> nn.Module:

@@ -32,8 +32,8 @@ def launch(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _attention_kernel(
-    q_ptr, k_ptr, v_ptr, y_ptr, rows_ptr, q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, heads, tokens: tl.constexpr, scale,
-    D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, y_ptr, rows_ptr, q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, heads,
+    tokens: tl.constexpr, scale, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(tokens, QUERIES)
     pair = tl.program_id(0) // blocks

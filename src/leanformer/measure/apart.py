@@ -4,6 +4,7 @@ embedding alone → + norms → + FFN → + token mixer = the model without its 
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,9 +24,18 @@ STEPS = {
 
 
 def taken_apart(
-    name: str, model: nn.Module, device: torch.device, batch: int, dtype: str, mode: str = "eager", repeats: int = 5
+    name: str,
+    model: nn.Module,
+    device: torch.device,
+    batch: int,
+    dtype: str,
+    mode: str = "eager",
+    repeats: int = 5,
+    ready: Callable[[], None] | None = None,
 ) -> Profile:
     """The latency of a model, built up part by part; all steps are timed in turn.
+
+    `ready` is called when all is compiled and only the timing is left.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2)
@@ -38,6 +48,10 @@ def taken_apart(
         bare.reset_classifier(0)
     torch._dynamo.reset()
     calls = {step: prepare(without(bare, *lacks), images, mode) for step, lacks in STEPS.items()}
+    if ready is not None:
+        for call in calls.values():
+            call()
+        ready()
     timings = interleave(calls, device, repeats)
     parts, before = {}, 0.0
     for step, timing in timings.items():

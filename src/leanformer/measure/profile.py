@@ -84,8 +84,11 @@ def profile(
     dtype: str | None = None,
     modes: Sequence[str] = ("eager",),
     repeats: int = 5,
+    ready: Callable[[], None] | None = None,
 ) -> Profiles:
     """Time models component by component: on the GPU in bfloat16 if there is one, else on the CPU in float32.
+
+    `ready` is called whenever a model is compiled and only its timing is left.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2)
@@ -101,7 +104,7 @@ def profile(
         images = torch.randn(batch, *input_of(model)["input_size"], device=place).to(getattr(torch, dtype))
         for mode in modes:
             torch._dynamo.reset()
-            whole, parts = _profile(twin, images, mode, repeats)
+            whole, parts = _profile(twin, images, mode, repeats, ready)
             rows.append(Profile(name, mode, batch, dtype, whole.median, whole.spread, parts))
     return Profiles(tuple(rows), str(place))
 
@@ -169,7 +172,9 @@ def _outside(path: str) -> str | None:
 
 
 @torch.inference_mode()
-def _profile(model: nn.Module, images: Tensor, mode: str, repeats: int) -> tuple[Timing, dict[str, float]]:
+def _profile(
+    model: nn.Module, images: Tensor, mode: str, repeats: int, ready: Callable[[], None] | None = None
+) -> tuple[Timing, dict[str, float]]:
     plain = _plain_branches(model)
     seen = _captured(model, images, plain)
     parts = {name: [inner for path in paths for inner in _ran(path, seen)] for name, paths in components(model).items()}
@@ -182,6 +187,10 @@ def _profile(model: nn.Module, images: Tensor, mode: str, repeats: int) -> tuple
     reducing = [path for path in parts.get("token reduction", ()) if path in plain]
     if reducing:
         calls["plain"] = prepare(Together([plain[p] for p in reducing], [seen[p] for p in reducing]), images, mode)
+    if ready is not None:
+        for call in calls.values():
+            call()
+        ready()
     timings = interleave(calls, images.device, repeats)
     seconds = {name: timings[name].median for name in parts if name in timings}
     if reducing:

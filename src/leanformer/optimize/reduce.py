@@ -9,8 +9,8 @@ from timm.layers import Attention, LayerNorm
 from torch import Tensor, nn
 
 from ..core import Block, Branch
-from ..kernels.class_attention import HEAD_DIMS, MOST_TOKENS, attention_with_class_row
-from ..kernels.reorganise import MOST_CHANNELS, reorganise_in_one_pass
+from ..kernels.class_attention import HEAD_DIMS, attention_with_class_row, row_pays
+from ..kernels.reorganise import MOST_CHANNELS, one_pass_pays, reorganise_in_one_pass
 from ..layers.attention import attend, join_heads, project
 from ..layers.tokens import Choose
 
@@ -32,7 +32,7 @@ class ClassRowAttention(nn.Module):
 
     def attend_with_class_row(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What the attention gives, (B, N, C), and the class token's row of its map, mean over heads, (B, N)."""
-        if x.shape[1] > MOST_TOKENS:
+        if not row_pays(*x.shape[:2]):
             return attend(self.attention, x)
         q, k, v = project(self.attention, x)  # (B, H, N, D) each
         y, row = attention_with_class_row(q, k, v)  # (B, N, H, D), (B, N)
@@ -51,7 +51,7 @@ class OnePassReduction(nn.Module):
         slot, ffn = self.slot, self.ffn
         droppable = x.shape[1] - slot.prefix
         keep = slot.keep(droppable)
-        if keep == droppable or mask:
+        if keep == droppable or mask or not one_pass_pays(x.shape[0]):
             return ffn(slot(x, **mask))
         y, received = attend(slot.fn, slot.norm(x), slot.score)  # (B, N, C), (B, N)
         score = received[:, slot.prefix :]  # (B, P)
