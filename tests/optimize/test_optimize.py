@@ -49,8 +49,8 @@ def mixer_free(**more):
         (lambda: lf.create("vit", depth=2, **SMALL).eval(), {"patches by product", "activation in product"}),
         (lean_vit, {"patches by product", "RePa by products", *REDUCING}),
         (evit, {"patches by product", "activation in product", *REDUCING}),
-        (mixer_free, {"mixer-free stages in one pass"}),
-        (pooled, {"pooling with its norm in one pass"}),
+        (mixer_free, {"mixer-free stages in one pass", "first convolution by product"}),
+        (pooled, {"pooling with its norm in one pass", "first convolution by product"}),
         (lambda: lf.create("swin", num_classes=5, **SWIN).eval(), {"patches by product", "activation in product"}),
     ],
 )  # fmt: skip

@@ -20,6 +20,7 @@ from ..kernels.class_attention import attention_with_class_row, attention_with_c
 from ..kernels.fp8 import fp8_linear, fp8_linear_reference, quantise_rows
 from ..kernels.pool import pool_in_one_pass, pool_in_one_pass_reference
 from ..kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
+from ..kernels.thin_conv import conv_by_product, weight_of_product
 from ..measure import record, write_result
 from ..measure.console import console
 from ..measure.timing import capture, interleave, matrix_peak, memory_rate
@@ -60,11 +61,12 @@ class Measured:
 
 DEIT = {"DeiT-S": 6, "DeiT-B": 12}
 STAGES = {"PoolFormer-S12": (64, 128, 320, 512), "PoolFormer-M36": (96, 192, 384, 768)}
+STEMS = {"LV-ViT+": (3, 2, 1, 48), "PoolFormer-S12": (7, 4, 2, 64)}
 LINEARS = {"DeiT-S qkv": (384, 1152), "DeiT-B fc1": (768, 3072), "ViT-L fc1": (1024, 4096)}
 
 
 def cases(batches: tuple[int, ...] = (256, 1)) -> Iterator[Case]:
-    """All cases; poolings and fp8 products at the first batch size only."""
+    """All cases; poolings, stems and fp8 products at the first batch size only."""
     for batch in batches:
         for model, heads in DEIT.items():
             yield attention_case(model, heads, batch, tokens=197)
@@ -74,6 +76,8 @@ def cases(batches: tuple[int, ...] = (256, 1)) -> Iterator[Case]:
     for model, widths in STAGES.items():
         for side, channels in zip((56, 28, 14, 7), widths, strict=True):
             yield pooling_case(model, batches[0], side, channels)
+    for name, (kernel, stride, padding, outward) in STEMS.items():
+        yield stem_case(name, batches[0], kernel, stride, padding, outward)
     for name, (inward, outward) in LINEARS.items():
         yield fp8_case(name, 197 * batches[0], inward, outward)
 
@@ -102,6 +106,18 @@ def pooling_case(model: str, batch: int, side: int, channels: int) -> Case:
         f"pooling with its norm, {model}, {side} x {side} x {channels}, batch {batch}.",
         pool_in_one_pass, pool_in_one_pass_reference, functools.partial(_map, batch, side, channels),
         moved=3 * batch * side * side * channels,  # the statistics need the whole map before the first output
+    )  # fmt: skip
+
+
+def stem_case(name: str, batch: int, kernel: int, stride: int, padding: int, outward: int) -> Case:
+    side = 224 // stride
+    options = {"kernel": kernel, "stride": stride, "padding": padding}
+    return Case(
+        f"first convolution by product, {name}, {kernel} x {kernel} / {stride}, 3 to {outward}, batch {batch}.",
+        functools.partial(_by_product, **options), functools.partial(_convolution, **options),
+        functools.partial(_pictures, batch, kernel, outward),
+        moved=batch * (3 * 224**2 + outward * side**2), flops=2 * batch * side**2 * kernel**2 * 3 * outward,
+        compiled=True,
     )  # fmt: skip
 
 
@@ -196,6 +212,21 @@ def _rows(rows: int, inward: int, outward: int, device: torch.device, dtype: tor
     weight = torch.randn(outward, inward, device=device) / inward**0.5
     x = torch.randn(rows, inward, device=device)
     return x.to(dtype), weight.to(dtype), *quantise_rows(weight), torch.zeros(outward, device=device).to(dtype)
+
+
+def _pictures(batch: int, kernel: int, outward: int, device: torch.device, dtype: torch.dtype) -> tuple:
+    x = torch.randn(batch, 3, 224, 224, device=device).to(dtype).contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(outward, 3, kernel, kernel, device=device).to(dtype) / kernel
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    return x, weight, weight_of_product(weight), torch.zeros(outward, device=device).to(dtype)
+
+
+def _by_product(x: Tensor, weight: Tensor, flat: Tensor, bias: Tensor, **options: int) -> Tensor:
+    return conv_by_product(x, flat, bias, **options)
+
+
+def _convolution(x: Tensor, weight: Tensor, flat: Tensor, bias: Tensor, kernel: int, stride: int, padding: int) -> Any:
+    return F.conv2d(x, weight, bias, stride, padding)
 
 
 def _attention_alone(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

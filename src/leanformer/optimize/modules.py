@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..kernels.linear import linear_gelu, repa_ffn
 from ..kernels.mixer_free import block_by_products, channel_sums
 from ..kernels.pool import pool_in_one_pass
+from ..kernels.thin_conv import conv_by_product, weight_of_product
 
 ONE_PASS_WIDTH = 192
 """Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
@@ -34,6 +35,25 @@ class PatchProduct(nn.Module):
         x = x[:, :, : high * self.patch[0], : wide * self.patch[1]]
         x = x.reshape(batch, chans, high, self.patch[0], wide, self.patch[1]).permute(0, 2, 4, 1, 3, 5)
         return F.linear(x.flatten(3), self.weight, self.bias).permute(0, 3, 1, 2)  # (B, D, H/p, W/p)
+
+
+class ThinConv(nn.Module):
+    """A convolution of few input channels as one matrix product: (B, C, H, W) → (B, D, H', W').
+
+    >>> conv = nn.Conv2d(3, 8, 3, 2, 1)
+    >>> x = torch.randn(2, 3, 8, 8)
+    >>> torch.allclose(ThinConv(conv)(x), conv(x), atol=1e-5)
+    True
+    """
+
+    def __init__(self, conv: nn.Conv2d):
+        super().__init__()
+        self.kernel, self.stride, self.padding = conv.kernel_size[0], conv.stride[0], int(conv.padding[0])
+        self.weight = nn.Parameter(weight_of_product(conv.weight.detach()).clone())  # (D, K)
+        self.bias = None if conv.bias is None else nn.Parameter(conv.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return conv_by_product(x, self.weight, self.bias, self.kernel, self.stride, self.padding)
 
 
 class GeluMlp(nn.Module):

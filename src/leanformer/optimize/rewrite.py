@@ -12,7 +12,7 @@ from ..core import Block, Branch
 from ..layers.affine import NormResidual
 from ..layers.idle import FusedFFN
 from ..layers.mixers import Pooling
-from .modules import GeluMlp, MixerFreeStage, PatchProduct, PooledBranch, RePaProducts
+from .modules import GeluMlp, MixerFreeStage, PatchProduct, PooledBranch, RePaProducts, ThinConv
 from .reduce import in_one_pass, takes_class_row, takes_one_pass, with_class_row
 
 Rewrite = Callable[[nn.Module], nn.Module | None]
@@ -28,6 +28,11 @@ def channels_last(model: nn.Module) -> nn.Module | None:
 def patches_by_product(model: nn.Module) -> nn.Module | None:
     """Patch embeddings as one matrix product: libraries run them as general convolutions, many times slower."""
     return _replace(model, _disjoint_patches, PatchProduct)
+
+
+def thin_convolutions(model: nn.Module) -> nn.Module | None:
+    """Convolutions of the colours as one matrix product over gathered patches."""
+    return _replace(model, _thin, ThinConv)
 
 
 def activation_in_product(model: nn.Module) -> nn.Module | None:
@@ -62,6 +67,7 @@ def pooling_in_one_pass(model: nn.Module) -> nn.Module | None:
 
 REWRITES: dict[str, Rewrite] = {
     "patches by product": patches_by_product,
+    "first convolution by product": thin_convolutions,
     "channels last": channels_last,
     "activation in product": activation_in_product,
     "RePa by products": repa_by_products,
@@ -70,7 +76,7 @@ REWRITES: dict[str, Rewrite] = {
     "tokens reorganised in one pass": tokens_in_one_pass,
     "pooling with its norm in one pass": pooling_in_one_pass,
 }
-WHEN_MEASURED: frozenset[str] = frozenset()
+WHEN_MEASURED = frozenset({"first convolution by product"})
 """Steps taken only where a measurement in the same search shows a gain; all others are known to be good."""
 
 
@@ -89,6 +95,14 @@ def _disjoint_patches(module: Any) -> bool:
         return False
     plain = module.padding in ((0, 0), "valid") and module.dilation == (1, 1)
     return plain and module.kernel_size == module.stride
+
+
+def _thin(module: Any) -> bool:
+    if type(module) is not nn.Conv2d or module.groups != 1 or module.in_channels > 4 or _disjoint_patches(module):
+        return False
+    square = all(len(set(each)) == 1 for each in (module.kernel_size, module.stride, module.padding))
+    plain = module.dilation == (1, 1) and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return square and plain and module.kernel_size[0] > 1
 
 
 def _gelu_mlp(module: Any) -> bool:
