@@ -16,7 +16,7 @@ from leanformer.core import input_of
 from leanformer.export import onnx as to_onnx
 from leanformer.export.parity import check, decided, relative_error
 from leanformer.export.preprocess import Preprocessed
-from leanformer.export.rewrite import MatrixFilter, attention_in_steps, with_attention_in_steps, without_fft
+from leanformer.export.rewrite import MatrixFilter, attention_in_steps, in_steps, without_fft
 from leanformer.export.source import trace
 from leanformer.layers.mixers import GlobalFilter
 from leanformer.train.augment import evaluation_view
@@ -132,12 +132,15 @@ def test_attention_in_steps_is_exact(mask):
     assert attention_in_steps(q, k, v, torch.ones(5, 7, dtype=torch.bool)) is NotImplemented
 
 
-@pytest.mark.parametrize("family", ["vit", "caformer"])
-def test_a_program_with_attention_in_steps_answers_as_before(family):
+@pytest.mark.parametrize(
+    ("family", "operator"), [("vit", "scaled_dot_product_attention"), ("caformer", "scaled_dot_product_attention"),
+                             ("gmlp", "chunk")]
+)  # fmt: skip
+def test_a_program_in_steps_answers_as_before(family, operator):
     program = trace(backbone(family), tuple(input_of(backbone(family))["input_size"]))
-    assert "scaled_dot_product_attention" in str(program.graph)
-    steps = with_attention_in_steps(program)
-    assert "scaled_dot_product_attention" not in str(steps.graph)
+    assert operator in str(program.graph)
+    steps = in_steps(program)
+    assert operator not in str(steps.graph)
     x = images(backbone(family), 3)
     torch.testing.assert_close(steps.module()(x), program.module()(x), rtol=1e-4, atol=1e-5)
 

@@ -7,13 +7,16 @@ of vision models cost little and need no complex numbers:
 
 B batch, C channels, H x W the plane, K = W/2 + 1 frequencies of a row.
 
-Attention as one operator becomes its three steps, for targets that would take it apart less well by themselves:
+Attention as one operator becomes its three steps, for targets that would take it apart less well by themselves, and
+a split becomes slices, for targets that cannot have a list of tensors of any batch size:
 
     y = softmax(q kᵀ · scale + mask) v
 """
 
 import copy
 import math
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -119,13 +122,40 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return stacked.reshape(*a.shape[:-1], b.shape[-1])
 
 
-def with_attention_in_steps(program: ExportedProgram) -> ExportedProgram:
-    """The program with attention in steps.
+def split_in_slices(x: Tensor, sizes: Sequence[int], dim: int = 0) -> list[Tensor]:
+    """What torch.split gives for a list of sizes, each part cut out by itself.
+
+    >>> [part.tolist() for part in split_in_slices(torch.arange(5), [2, 3])]
+    [[0, 1], [2, 3, 4]]
+    """
+    return [x.narrow(dim, start, size) for start, size in zip(accumulate(sizes, initial=0), sizes)]
+
+
+def _equal_slices(x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+    whole, rest = divmod(x.shape[dim], size)
+    return split_in_slices(x, [size] * whole + [rest] * (rest > 0), dim)
+
+
+def _chunks(x: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
+    return _equal_slices(x, -(-x.shape[dim] // chunks), dim)
+
+
+STEPS: dict[Any, Any] = {
+    torch.ops.aten.scaled_dot_product_attention.default: attention_in_steps,
+    torch.ops.aten.split_with_sizes.default: split_in_slices,
+    torch.ops.aten.split.Tensor: _equal_slices,
+    torch.ops.aten.chunk.default: _chunks,
+}
+"""Operator → the same in steps."""
+
+
+def in_steps(program: ExportedProgram) -> ExportedProgram:
+    """The program with attention and splits in steps.
 
     >>> import leanformer as lf
     >>> from leanformer.export.source import trace
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2).eval()
-    >>> "scaled_dot" in str(with_attention_in_steps(trace(tiny, (3, 32, 32))).graph)
+    >>> "scaled_dot" in str(in_steps(trace(tiny, (3, 32, 32))).graph)
     False
     """
-    return program.run_decompositions({torch.ops.aten.scaled_dot_product_attention.default: attention_in_steps})
+    return program.run_decompositions(dict(STEPS))
