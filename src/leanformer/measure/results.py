@@ -9,6 +9,8 @@ import datetime
 import json
 import os
 import platform
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -57,7 +59,7 @@ def record(
     return {
         "kind": kind,
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command(sys.argv),
         "commit": os.environ.get("LEANFORMER_COMMIT")
         or _ask("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"),
         "versions": {**versions(), "python": platform.python_version()},
@@ -65,6 +67,17 @@ def record(
         **more,
         "rows": list(rows),
     }
+
+
+def command(arguments: Sequence[str]) -> str:
+    """A command as a reader would give it: names of files without the folders of this machine.
+
+    >>> command(["/opt/bin/leanformer", "eval", "--data", "pack:/data/tiny imagenet"])
+    "leanformer eval --data 'pack:tiny imagenet'"
+    """
+    program = Path(arguments[0]).name
+    named = [re.sub(r"(?<![^:=])/(?:[^/]+/)*", "", argument) for argument in arguments[1:]]
+    return shlex.join(["leanformer" if program == "cli.py" else program, *named])
 
 
 def write_result(result: dict[str, Any], path: str | os.PathLike[str]) -> Path:
