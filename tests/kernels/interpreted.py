@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from leanformer.kernels import class_attention_triton, pool_triton, reorganise_triton
+from leanformer.kernels import class_attention_triton, pool_triton, reorganise_triton, thin_conv_triton
 from leanformer.kernels.class_attention import attention_with_class_row_reference
 from leanformer.kernels.pool import pool_in_one_pass_reference
 from leanformer.kernels.reorganise import reorganise_in_one_pass_reference
+from leanformer.kernels.thin_conv import thin_conv_reference, weight_of_product
 
 
 def close(found: Tensor, truth: Tensor, case: object) -> None:
@@ -45,6 +46,14 @@ def pooling(batch: int, height: int, width: int, channels: int) -> None:
     close(pool_triton.launch(x, gain, 1e-5), truth, (height, width, channels))
 
 
+def thin_convolution(side: int, kernel: int, stride: int, padding: int, outputs: int, gelu: bool, last: bool) -> None:
+    x, weight, bias = torch.randn(2, 3, side, side + 2), torch.randn(outputs, 3, kernel, kernel), torch.randn(outputs)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    shape, flat = (kernel, stride, padding, gelu), weight_of_product(weight)
+    truth = thin_conv_reference(x.double(), flat.double(), bias.double(), *shape)
+    close(thin_conv_triton.launch(x, flat, bias, *shape), truth, (side, *shape))
+
+
 def main() -> None:
     torch.manual_seed(0)
     for case in ((2, 3, 10, 16), (1, 2, 130, 64), (1, 1, 520, 16)):
@@ -55,6 +64,8 @@ def main() -> None:
     reorganisation(1, 16, 16, 32, False, "shift")
     for case in ((2, 5, 7, 16), (1, 17, 9, 64), (1, 1, 3, 96)):
         pooling(*case)
+    thin_convolution(12, 3, 2, 1, 12, True, True)
+    thin_convolution(13, 7, 4, 2, 20, False, False)
     print("equal")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import randomise
 from timm.layers import GroupNorm1, LayerScale2d
 from torch import nn
@@ -15,6 +16,7 @@ from leanformer.core import Branch
 from leanformer.kernels.class_attention import attention_with_class_row, attention_with_class_row_reference
 from leanformer.kernels.pool import pool_in_one_pass
 from leanformer.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
+from leanformer.kernels.thin_conv import thin_conv, weight_of_product
 from leanformer.layers.mixers import Pooling
 from leanformer.optimize.modules import PooledBranch
 
@@ -66,6 +68,7 @@ def test_mean_and_shift_of_the_norm_cancel_behind_a_pooling_that_subtracts_its_i
         (attention_with_class_row, heads()),
         (reorganise_in_one_pass, tokens(1, 10, 4, 8)),
         (reorganise_in_one_pass, (*tokens(2, 10, 4, 8)[:4], False, None, None, 0.0)),
+        (thin_conv, (torch.randn(2, 3, 9, 9), weight_of_product(torch.randn(8, 3, 3, 3)), None, 3, 2, 1, True)),
         (pool_in_one_pass, (torch.randn(2, 4, 5, 8), torch.randn(8), 1e-5)),
     ],
 )
@@ -73,6 +76,16 @@ def test_every_op_keeps_its_contract_and_compiles_whole(op, arguments):
     torch.library.opcheck(op, arguments, test_utils=("test_schema", "test_faketensor"))
     compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*arguments), op(*arguments))
+
+
+@on_gpu
+@pytest.mark.parametrize(("kernel", "stride", "padding", "outputs"), [(3, 2, 1, 48), (7, 4, 2, 64), (7, 2, 3, 128)])
+def test_thin_convolutions_agree_with_float64_on_the_gpu(kernel, stride, padding, outputs):
+    x, weight = torch.randn(3, 3, 63, 65), torch.randn(outputs, 3, kernel, kernel) / kernel
+    x, weight, bias = x.bfloat16(), weight.bfloat16(), torch.randn(outputs).bfloat16()
+    truth = F.gelu(F.conv2d(x.double(), weight.double(), bias.double(), stride, padding)).permute(0, 2, 3, 1)
+    flat = weight_of_product(weight).cuda()
+    assert off(thin_conv(x.cuda(), flat, bias.cuda(), kernel, stride, padding, True), truth) < 1e-2
 
 
 @on_gpu

@@ -50,6 +50,10 @@ def mixer_free(**more):
         (lean_vit, {"patches by product", "RePa by products", *REDUCING}),
         (evit, {"patches by product", "activation in product", *REDUCING}),
         (mixer_free, {"mixer-free stages in one pass", "first convolution by product"}),
+        (
+            lambda: lf.fuse(randomise(lf.create("lvvit_plus_tiny", depth=2, embed_dim=32, img_size=32, num_heads=2))),
+            {"first convolution by product", "activation in product"},
+        ),
         (pooled, {"pooling with its norm in one pass", "first convolution by product"}),
         (lambda: lf.create("swin", num_classes=5, **SWIN).eval(), {"patches by product", "activation in product"}),
     ],

@@ -65,9 +65,11 @@ class Stem(nn.Module):
             conv = nn.Conv2d(in_chans, width, kernel, stride, padding=kernel // 2, bias=False)
             self.add_module(f"conv{k}", conv)
             self.add_module(f"bn{k}", nn.BatchNorm2d(width))
+            self.add_module(f"act{k}", nn.ReLU() if stem.startswith("4_2") else nn.GELU())
             in_chans = width
-        self.act = nn.ReLU() if stem.startswith("4_2") else nn.GELU()
         self.proj = _projection(stem, patch_size, layers, in_chans, embed_dim)
+        if self.proj is None:
+            self.add_module(f"act{self.depth}", nn.Identity())
 
     def feat_size(self, img_size: tuple[int, int]) -> tuple[int, int]:
         """The plane of patches of an image of that size."""
@@ -87,8 +89,8 @@ class Stem(nn.Module):
                 f"create it with img_size={size} or with dynamic_img_size=True"
             )
         for k in range(1, self.depth + 1):
-            x = getattr(self, f"bn{k}")(getattr(self, f"conv{k}")(x))
-            x = x if k == self.depth and self.proj is None else self.act(x)
+            for layer in ("conv", "bn", "act"):
+                x = getattr(self, f"{layer}{k}")(x)
         x = x if self.proj is None else self.proj(x)  # (B, C, H, W)
         return x.permute(0, 2, 3, 1)
 

@@ -1,19 +1,21 @@
-"""A convolution of few input channels as one matrix product over gathered patches.
+"""A convolution of few input channels as one matrix product, with the activation behind it in the same pass.
 
-    y[b, i, j] = W · vec(x[b, :, i s : i s + k, j s : j s + k]) + bias
+    y[b, i, j] = act(W · vec(x[b, :, i s : i s + k, j s : j s + k]) + bias)
 
     W (D, K),  K = k k C rounded up to a multiple of 8
 
-Three colours fill no tile of a matrix unit, and libraries run such convolutions far below their rate. Gathered, the
-patches are rows of K numbers; the zeros that round K up keep the rows aligned.
+Three colours fill no tile of a matrix unit, and libraries run such convolutions far below their rate. The kernel
+gathers the patches of its pixels into a tile of its own; on a CPU they are gathered in memory.
 
 B batch, C channels, D output channels, k kernel, s stride.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 ALIGNED = 8
+MOST_OUTPUTS = 128
 
 
 def weight_of_product(weight: Tensor) -> Tensor:
@@ -22,17 +24,49 @@ def weight_of_product(weight: Tensor) -> Tensor:
     return F.pad(flat, (0, -flat.shape[1] % ALIGNED))
 
 
-def conv_by_product(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: int, stride: int, padding: int) -> Tensor:
-    """(B, C, H, W) → (B, D, H', W') with channels last in memory; `weight` from `weight_of_product`.
+@torch.library.custom_op("leanformer::thin_conv", mutates_args=(), device_types="cpu")
+def thin_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, kernel: int, stride: int, padding: int, gelu: bool
+) -> Tensor:
+    """(B, C, H, W) → (B, H', W', D), with GELU behind it if asked for; `weight` from `weight_of_product`.
 
-    >>> import torch
     >>> x, weight = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    >>> y = conv_by_product(x, weight_of_product(weight), None, 3, 2, 1)
+    >>> y = thin_conv(x, weight_of_product(weight), None, 3, 2, 1, False).permute(0, 3, 1, 2)
     >>> torch.allclose(y, F.conv2d(x, weight, stride=2, padding=1), atol=1e-5)
     True
     """
+    return thin_conv_reference(x, weight, bias, kernel, stride, padding, gelu)
+
+
+@thin_conv.register_kernel("cuda")
+def _(x, weight, bias, kernel, stride, padding, gelu):
+    from .thin_conv_triton import launch
+
+    return launch(x, weight, bias, kernel, stride, padding, gelu)
+
+
+@thin_conv.register_fake
+def _(x, weight, bias, kernel, stride, padding, gelu):
+    batch, _, height, width = x.shape
+    return x.new_empty(batch, *(places(side, kernel, stride, padding) for side in (height, width)), weight.shape[0])
+
+
+def places(side: int, kernel: int, stride: int, padding: int) -> int:
+    """How many outputs fit along a side.
+
+    >>> places(224, 3, 2, 1)
+    112
+    """
+    return (side + 2 * padding - kernel) // stride + 1
+
+
+def thin_conv_reference(
+    x: Tensor, weight: Tensor, bias: Tensor | None, kernel: int, stride: int, padding: int, gelu: bool
+) -> Tensor:
+    """The same in plain torch."""
     x = F.pad(x, (padding,) * 4)
     patches = x.unfold(2, kernel, stride).unfold(3, kernel, stride)  # (B, C, H', W', k, k)
     rows = patches.permute(0, 2, 3, 4, 5, 1).flatten(3)  # (B, H', W', k k C)
     rows = F.pad(rows, (0, weight.shape[1] - rows.shape[3]))
-    return F.linear(rows, weight, bias).permute(0, 3, 1, 2)
+    y = F.linear(rows, weight, bias)  # (B, H', W', D)
+    return F.gelu(y) if gelu else y

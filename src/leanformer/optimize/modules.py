@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..kernels.linear import linear_gelu, repa_ffn
 from ..kernels.mixer_free import block_by_products, channel_sums
 from ..kernels.pool import pool_in_one_pass
-from ..kernels.thin_conv import conv_by_product, weight_of_product
+from ..kernels.thin_conv import thin_conv, weight_of_product
 
 ONE_PASS_WIDTH = 192
 """Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
@@ -38,7 +38,7 @@ class PatchProduct(nn.Module):
 
 
 class ThinConv(nn.Module):
-    """A convolution of few input channels as one matrix product: (B, C, H, W) → (B, D, H', W').
+    """A convolution of few input channels, with GELU behind it if asked for: (B, C, H, W) → (B, D, H', W').
 
     >>> conv = nn.Conv2d(3, 8, 3, 2, 1)
     >>> x = torch.randn(2, 3, 8, 8)
@@ -46,14 +46,15 @@ class ThinConv(nn.Module):
     True
     """
 
-    def __init__(self, conv: nn.Conv2d):
+    def __init__(self, conv: nn.Conv2d, gelu: bool = False):
         super().__init__()
-        self.kernel, self.stride, self.padding = conv.kernel_size[0], conv.stride[0], int(conv.padding[0])
+        self.shape = conv.kernel_size[0], conv.stride[0], int(conv.padding[0])
+        self.gelu = gelu
         self.weight = nn.Parameter(weight_of_product(conv.weight.detach()).clone())  # (D, K)
         self.bias = None if conv.bias is None else nn.Parameter(conv.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        return conv_by_product(x, self.weight, self.bias, self.kernel, self.stride, self.padding)
+        return thin_conv(x, self.weight, self.bias, *self.shape, self.gelu).permute(0, 3, 1, 2)
 
 
 class GeluMlp(nn.Module):

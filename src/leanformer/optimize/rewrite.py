@@ -9,6 +9,7 @@ from timm.layers import Mlp
 from torch import nn
 
 from ..core import Block, Branch
+from ..kernels.thin_conv import MOST_OUTPUTS
 from ..layers.affine import NormResidual
 from ..layers.idle import FusedFFN
 from ..layers.mixers import Pooling
@@ -31,8 +32,9 @@ def patches_by_product(model: nn.Module) -> nn.Module | None:
 
 
 def thin_convolutions(model: nn.Module) -> nn.Module | None:
-    """Convolutions of the colours as one matrix product over gathered patches."""
-    return _replace(model, _thin, ThinConv)
+    """Convolutions of the colours as one product that gathers its patches, and GELU with it where that comes next."""
+    new = _replace(model, _gelu_stem, _with_thin_conv)
+    return _replace(new or model, _thin, ThinConv) or new
 
 
 def activation_in_product(model: nn.Module) -> nn.Module | None:
@@ -98,11 +100,23 @@ def _disjoint_patches(module: Any) -> bool:
 
 
 def _thin(module: Any) -> bool:
-    if type(module) is not nn.Conv2d or module.groups != 1 or module.in_channels > 4 or _disjoint_patches(module):
+    if type(module) is not nn.Conv2d or module.groups != 1 or _disjoint_patches(module):
+        return False
+    if module.in_channels > 4 or module.out_channels > MOST_OUTPUTS:
         return False
     square = all(len(set(each)) == 1 for each in (module.kernel_size, module.stride, module.padding))
     plain = module.dilation == (1, 1) and module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return square and plain and module.kernel_size[0] > 1
+
+
+def _gelu_stem(module: Any) -> bool:
+    conv, norm, act = (getattr(module, name, None) for name in ("conv1", "bn1", "act1"))
+    return _thin(conv) and isinstance(norm, nn.Identity) and type(act) is nn.GELU
+
+
+def _with_thin_conv(stem: Any) -> Any:
+    stem.conv1, stem.act1 = ThinConv(stem.conv1, gelu=True), nn.Identity()
+    return stem
 
 
 def _gelu_mlp(module: Any) -> bool:
