@@ -9,7 +9,7 @@ from survival import arrays, tiny
 
 import leanformer as lf
 from leanformer.core import Objective, Step, View
-from leanformer.train.learner import Learner, Teachers, adapt, choose_objective, set_drop_path
+from leanformer.train.learner import Learner, PatchConv, Teachers, adapt, choose_objective, set_drop_path
 from leanformer.train.ledger import NonFiniteLoss
 from leanformer.train.objectives import parse_objective
 
@@ -237,3 +237,14 @@ def test_a_compiled_student_gives_the_taps_and_gradients_of_the_plain_one():
         gradients.append([p.grad for p in student.parameters()])
         learner.close()
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
+
+
+def test_patches_are_products_while_a_compiled_model_trains_and_convolutions_again_after_that():
+    model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1, num_classes=3)
+    images = torch.randn(2, 3, 16, 16)
+    before, learner = model(images), Learner(model, parse_objective("cross_entropy"), compile=True)
+    assert type(model.patch_embed.proj) is PatchConv
+    torch.testing.assert_close(model(images), before)
+    learner.close()
+    assert type(model.patch_embed.proj) is torch.nn.Conv2d
+    assert torch.equal(model(images), before)

@@ -6,6 +6,7 @@ One module, so that data parallelism sees the parameters of both; the teachers a
 """
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ class Learner(nn.Module):
         self._seen = self._taps.enter_context(taps(student, objective.student_taps()))
         # behind a tuple, since the compiled module shares the student's parameters and must not register them twice
         self._compiled = (torch.compile(student, dynamic=False),) if compile else ()
+        if compile:
+            self._taps.callback(patches_as_products(student))
 
     def forward(
         self, images: Tensor, targets: Tensor | None = None, teachers: dict[str, View] | None = None, epoch: float = 0.0
@@ -50,6 +53,40 @@ class Learner(nn.Module):
     def close(self) -> None:
         """Remove the taps from the student."""
         self._taps.close()
+
+
+class PatchConv(nn.Conv2d):
+    """A convolution whose patches do not overlap, computed as a matrix product, several times faster both ways.
+
+    >>> conv = PatchConv(3, 8, 4, 4)
+    >>> x = torch.randn(2, 3, 8, 8)
+    >>> torch.allclose(conv(x), nn.Conv2d.forward(conv, x), atol=1e-5)
+    True
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        high, wide = (size // patch for size, patch in zip(input.shape[2:], self.kernel_size, strict=True))
+        x = input[:, :, : high * self.kernel_size[0], : wide * self.kernel_size[1]]
+        x = x.unflatten(3, (wide, -1)).unflatten(2, (high, -1)).permute(0, 2, 4, 1, 3, 5)  # (B, h, w, C, p, p)
+        return F.linear(x.flatten(3), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+
+
+def patches_as_products(model: nn.Module) -> Callable[[], None]:
+    """Compute the model's disjoint convolutions as products from now on; the call returned takes that back."""
+    found = [module for module in model.modules() if type(module) is nn.Conv2d and _disjoint(module)]
+    for conv in found:
+        conv.__class__ = PatchConv
+
+    def undo() -> None:
+        for conv in found:
+            conv.__class__ = nn.Conv2d
+
+    return undo
+
+
+def _disjoint(conv: nn.Conv2d) -> bool:
+    plain = conv.groups == 1 and conv.padding in ((0, 0), "valid") and conv.dilation == (1, 1)
+    return plain and conv.kernel_size == conv.stride and conv.kernel_size != (1, 1)
 
 
 class Teachers:
@@ -74,6 +111,8 @@ class Teachers:
             self.seen[name] = self._taps.enter_context(taps(model, paths.get(name, ())))
             self.inputs[name] = input_of(model)
             self.run[name] = torch.compile(model) if compile else model
+            if compile:
+                self._taps.callback(patches_as_products(model))
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> dict[str, View]:
