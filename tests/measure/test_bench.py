@@ -1,6 +1,8 @@
 """compare measures what it says, in one table and one JSON schema."""
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 import leanformer as lf
 from leanformer.cli import main
 from leanformer.measure.again import disagreements
+from leanformer.measure.others import Others
 from leanformer.measure.timing import Timing, interleave
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
@@ -55,6 +58,23 @@ def test_two_runs_disagree_only_beyond_both_spreads():
     assert len(disagreements([row], [row | {"throughput": 107.0, "speedup": 1.6}])) == 2
     with pytest.raises(ValueError, match="no row in common"):
         disagreements([row], [row | {"batch": 8}])
+
+
+def test_a_program_beside_the_measurement_is_noticed_and_the_own_work_is_not():
+    machine = Others()
+    if machine.share() is None:
+        pytest.skip("this system does not tell how busy its CPUs are")
+    beside = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(1.0)
+        assert machine.share() > 0.2
+    finally:
+        beside.kill()
+        beside.wait()
+    marks = iter([(10.0, 4.0, 100.0), (15.0, 9.0, 110.0)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leanformer.measure.others._marks", lambda: next(marks))
+        assert Others().share() == 0.0
 
 
 def test_a_long_call_is_a_sample_by_itself(monkeypatch):

@@ -20,6 +20,7 @@ from ..core import card_of, input_of
 from .console import as_text, console
 from .counting import count
 from .energy import joules
+from .others import Others, told
 from .results import record, write_result
 from .runtimes import Open, Runtimes
 from .timing import Timing, interleave, matrix_peak
@@ -56,10 +57,14 @@ class Comparison:
     device: str
     peak: dict[str, float] = field(default_factory=dict)
     """dtype → measured matrix rate in FLOP/s."""
+    others: float | None = None
+    """CPUs that other programs used meanwhile; None where the system does not tell."""
 
     def print(self) -> None:
-        """Print the table to the terminal."""
+        """Print the table to the terminal, and what else the machine did."""
         console().print(self)
+        if (line := told(self.others)) is not None and self.device == "cpu":
+            console().print(line)
 
     def __rich__(self) -> Table:
         return _render(self)
@@ -69,7 +74,9 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """The run in the schema of `results`."""
-        return record("bench", [asdict(row) for row in self.rows], self.device, matrix_peak=self.peak)
+        return record(
+            "bench", [asdict(row) for row in self.rows], self.device, matrix_peak=self.peak, others=self.others
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write the run as JSON."""
@@ -100,17 +107,17 @@ def compare(
     batches = batches or ((1, 256) if device.type == "cuda" else (1, 16))
     dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
     named = dict(models) if isinstance(models, Mapping) else _named(models)
-    others = Runtimes(runtimes)
-    modes = (*modes, *others.known)
+    known, machine = Runtimes(runtimes), Others()
+    modes = (*modes, *known.known)
     rows, peaks = [], {}
-    with Progress(transient=True) as progress:
+    with Progress(transient=True, disable=not console().is_terminal) as progress:
         task = progress.add_task("measuring", total=len(dtypes) * len(batches) * len(named) * len(modes))
         for dtype in dtypes:
             peaks[dtype] = matrix_peak(device, getattr(torch, dtype))
             for batch in batches:
-                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], others)
+                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], known)
                 rows += cell.run(named, lambda: progress.advance(task))
-    return Comparison(tuple(rows), str(device), peaks)
+    return Comparison(tuple(rows), str(device), peaks, machine.share())
 
 
 @dataclass(frozen=True)
@@ -223,12 +230,12 @@ def _render(comparison: Comparison) -> Table:
         "MiB": lambda row: None if row.peak_memory is None else f"{row.peak_memory / 2**20:,.0f}",
         "mJ/img": lambda row: None if row.joules_per_image is None else f"{row.joules_per_image * 1e3:.1f}",
     }
-    told = {name: show for name, show in columns.items() if any(show(row) is not None for row in comparison.rows)}
+    filled = {name: show for name, show in columns.items() if any(show(row) is not None for row in comparison.rows)}
     table = Table(title=f"on {comparison.device}, matrix peak {peak}", title_justify="left")
-    for name in told:
+    for name in filled:
         table.add_column(name, justify="left" if name in ("model", "mode") else "right")
     for _, rows in groupby(comparison.rows, key=lambda row: (row.dtype, row.batch)):
         table.add_section()
         for row in rows:
-            table.add_row(*(show(row) or "" for show in told.values()))
+            table.add_row(*(show(row) or "" for show in filled.values()))
     return table
