@@ -169,9 +169,12 @@ def test_the_command_exports_measures_and_writes_a_result(tmp_path, capsys):
     lf.save(tiny(), tmp_path / "tiny.safetensors")
     arguments = ["--format", "torch", "--output", str(tmp_path / "tiny.pt2"), "--repeats", "1"]
     result = tmp_path / "export.json"
-    assert main(["export", str(tmp_path / "tiny.safetensors"), *arguments, "--result", str(result)]) == 0
+    verb = ["export", str(tmp_path / "tiny.safetensors"), "--apply", "evit:keep_rate=0.7", *arguments]
+    assert main([*verb, "--result", str(result)]) == 0
     assert "error" in capsys.readouterr().out
-    rows = json.loads(result.read_text())["rows"]
+    found = json.loads(result.read_text())
+    assert found["model"].endswith("tiny.safetensors + evit:keep_rate=0.7")
+    rows = found["rows"]
     assert [row["name"] for row in rows] == ["pytorch", "torch"]
     assert rows[1]["error"] < 1e-4
     assert rows[1]["images_per_second"] > 0

@@ -79,7 +79,7 @@ def export(
             _add_int8(rows, runs, done.path, name, int8, images)
     if preprocess is None:
         _measure(rows, runs, opened, labelled, few, repeats)
-    report(rows, model, data, calibration, result)
+    report(rows, " + ".join((model, *methods)), data, calibration, result)
 
 
 def _refuse(formats: Any, int8: Any, calibration: Any, preprocess: Any, data: Any) -> None:
