@@ -57,7 +57,7 @@ def metaformers(checkpoint: Path | None = None, **arguments: Any) -> Study:
     given = {**NATIVE, **arguments}
     return Study(
         name="metaformers",
-        teacher=lambda classes: create(TEACHER, checkpoint, **{**given, "num_classes": classes}),
+        teacher=lambda classes, names=None: create(TEACHER, checkpoint, **{**given, "num_classes": classes}),
         recipe=short(),
         students=(*_from_scratch(given), *_road(given), *_repa(given)),
     )

@@ -167,7 +167,7 @@ def riformer(checkpoint: Path | None = None, **arguments: Any) -> Study:
 
     return Study(
         name="riformer",
-        teacher=lambda classes: create(POOLFORMER, checkpoint, **{**arguments, "num_classes": classes}),
+        teacher=lambda classes, names=None: create(POOLFORMER, checkpoint, **{**arguments, "num_classes": classes}),
         recipe=Recipe(mixup=0.0, cutmix=0.0, label_smoothing=0.0, auto_augment=None, color_jitter=0.0, erasing=0.0),
         students=tuple(student_of(name, name, arguments) for name in rows),
     )

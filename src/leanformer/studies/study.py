@@ -58,8 +58,8 @@ class Study:
     """A teacher and its students."""
 
     name: str
-    teacher: Callable[[int], nn.Module]
-    """Number of classes → the teacher before training."""
+    teacher: Callable[..., nn.Module]
+    """Number of classes, and their names where the data have some → the teacher before training."""
     recipe: Recipe
     students: tuple[Student, ...]
     teacher_learning_rate: float | None = None
@@ -210,7 +210,7 @@ def _teacher(
             recipe = _recipe(study, scale, scale.teacher_epochs)
             if study.teacher_learning_rate is not None and scale.learning_rate is None:
                 recipe = recipe.replace(learning_rate=study.teacher_learning_rate)
-            _fit(study.teacher(val.num_classes or 1000), recipe, scale, train, val, folder, seed)
+            _fit(study.teacher(val.num_classes or 1000, val.classes), recipe, scale, train, val, folder, seed)
         model = load(given or folder / "model.safetensors").to(scale.place)
         row = read_row(folder) or {"top1": _accuracy(model, val, scale)}
         write_row(folder, row)

@@ -6,6 +6,7 @@ Its rows beside those of `vit_tiny` show what a method costs a model of four tim
 """
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 from ..backbones import create
 from .growth import grow
 from .study import Study
-from .vit_tiny import vit_tiny
+from .vit_tiny import vit_tiny, with_head
 
 STUDENTS = (
     "EViT 0.7, distilled",
@@ -46,8 +47,9 @@ def vit_small(checkpoint: Path | None, **arguments: Any) -> Study:
     )
 
 
-def _teacher(checkpoint: Path | None, arguments: dict[str, Any], num_classes: int) -> nn.Module:
-    """The grown backbone with a fresh head."""
-    model = grow(create("vit_tiny_patch16_224", checkpoint, **arguments), "vit_small_patch16_224")
-    model.reset_classifier(num_classes)  # type: ignore[operator]
-    return model
+def _teacher(
+    checkpoint: Path | None, arguments: dict[str, Any], num_classes: int, names: Sequence[str] | None = None
+) -> nn.Module:
+    """The backbone with the head for these classes, grown."""
+    small = with_head(create("vit_tiny_patch16_224", checkpoint, **arguments), num_classes, names)
+    return grow(small, "vit_small_patch16_224")
