@@ -31,7 +31,7 @@ def bench(
     dtypes: tuple[str, ...] = (),
     modes: tuple[str, ...] = ("eager", "compiled"),
     runtime: tuple[str, ...] = (),
-    repeats: int = 7,
+    repeats: int = 11,
     fused: bool = True,
     suite: str | None = None,
     only: str = "",

@@ -90,7 +90,7 @@ def compare(
     batches: Sequence[int] | None = None,
     dtypes: Sequence[str] | None = None,
     modes: Sequence[str] = ("eager", "compiled"),
-    repeats: int = 7,
+    repeats: int = 11,
     size: tuple[int, int, int] | None = None,
     runtimes: Mapping[str, Open] | None = None,
 ) -> Comparison:
