@@ -95,7 +95,7 @@ def report(rows: list[Row], model: str, data: str | None, calibration: str | Non
     """Print the table and, where asked for, write it as a result."""
     console().print(_table(rows, model, data))
     if result is not None:
-        found = [dataclasses.asdict(row) for row in rows]
+        found = [dataclasses.asdict(row) | {"file": row.file and Path(row.file).name} for row in rows]
         more = {"model": model, "data": data, "calibration": calibration, "batch": BATCH}
         console().print(f"wrote {write_result(record('export', found, **more), result)}")
 
