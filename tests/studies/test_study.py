@@ -100,6 +100,15 @@ def test_a_run_that_fails_does_not_stop_the_others(pack, tmp_path):
     assert [row["student"] for row in rows_in(tmp_path / "study.json")] == [good.name]
 
 
+def test_a_study_can_be_cut_to_some_classes_and_images(pack, tmp_path):
+    study = riformer(img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
+    scale = Scale(data=pack, epochs=1, teacher_epochs=1, batch_size=4, device="cpu", first_classes=1, images=8)
+    rows = run_study(study, scale, tmp_path / "study.json", tmp_path / "runs", only="table1/pooling")
+    assert rows[0]["train_images"] == 8
+    assert rows[0]["first_classes"] == 1
+    assert rows[0]["top1"] == 100
+
+
 def test_unknown_studies_are_refused(capsys):
     assert main(["study", "nothing", "--data", "x"]) == 2
     assert "known: vit_tiny, riformer" in capsys.readouterr().err

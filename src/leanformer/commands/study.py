@@ -35,6 +35,7 @@ def study(
     batch_size: int = 256,
     learning_rate: float | None = None,
     images: int | None = None,
+    first_classes: int | None = None,
     device: str | None = None,
     precision: Literal["no", "bf16", "fp16"] = "no",
     compile: bool = False,
@@ -63,6 +64,7 @@ def study(
         batch_size: Images an update.
         learning_rate: Instead of the study's own.
         images: Only the first so many training images.
+        first_classes: Only the images of the first so many classes.
         device: cpu, cuda, …; the fastest there is by default.
         precision: no, bf16 or fp16.
         compile: Compile teacher and student for training.
@@ -82,7 +84,8 @@ def study(
         )
     scale = Scale(
         data=data, epochs=epochs, teacher_epochs=teacher_epochs, seeds=seeds, batch_size=batch_size,
-        learning_rate=learning_rate, images=images, device=device, precision=precision, compile=compile,
+        learning_rate=learning_rate, images=images, first_classes=first_classes, device=device, precision=precision,
+        compile=compile,
     )  # fmt: skip
     output = output or Path("results") / f"study_{name}.json"
     runs = runs or Path("runs") / f"study-{name}"

@@ -83,6 +83,8 @@ class Scale:
     learning_rate: float | None = None
     images: int | None = None
     """Only the first so many training images."""
+    first_classes: int | None = None
+    """Only the images of the first so many classes."""
     device: str | None = None
     precision: str = "no"
     compile: bool = False
@@ -94,8 +96,14 @@ class Scale:
     def facts(self) -> dict[str, Any]:
         """What a row must share with another one to be the same run."""
         name = Path(self.data.removeprefix("pack:")).name
-        return {"epochs": self.epochs, "data": name, "images": self.images, "learning_rate": self.learning_rate,
-                "batch_size": self.batch_size}  # fmt: skip
+        return {
+            "epochs": self.epochs,
+            "data": name,
+            "images": self.images,
+            "first_classes": self.first_classes,
+            "learning_rate": self.learning_rate,
+            "batch_size": self.batch_size,
+        }
 
 
 def run_study(
@@ -109,7 +117,8 @@ def run_study(
     missing = list(_missing(study, scale, output, only))
     if not missing:
         return rows_in(output)
-    train, val = _limited(open_data(scale.data, "train"), scale.images), open_data(scale.data, "val")
+    train, val = (_of_classes(open_data(scale.data, split), scale.first_classes) for split in ("train", "val"))
+    train = _limited(train, scale.images)
     master = functools.cache(lambda seed: _teacher(study, scale, train, val, runs / f"teacher-{seed}", seed, teacher))
     failed: list[str] = []
     for student, seed in missing:
@@ -278,6 +287,16 @@ def _recipe(study: Study, scale: Scale, epochs: int) -> Recipe:
 
 def _accuracy(model: nn.Module, val: Data, scale: Scale) -> float:
     return evaluate(copy.deepcopy(model), val, device=str(scale.place), precision=scale.precision).top1
+
+
+def _of_classes(data: Data, classes: int | None) -> Data:
+    if classes is None:
+        return data
+    if not isinstance(data, Arrays):
+        raise ValueError("only packs and arrays can be cut to a number of classes")
+    mine = data.labels < classes
+    names = None if data.classes is None else data.classes[:classes]
+    return Arrays(data.images[mine], data.labels[mine], names, f"{data.name}, first {classes} classes")
 
 
 def _limited(data: Data, images: int | None) -> Data:
