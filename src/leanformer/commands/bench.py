@@ -3,22 +3,18 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from torch import nn
 
-from ..core import fuse
 from ..export import FORMATS, RUNTIMES
 from ..measure.again import disagreements
 from ..measure.bench import Comparison, compare
 from ..measure.console import console
 from ..measure.results import read_rows
-from .common import Apply, Set, open_model
+from .common import Apply, Models, Set, side_by_side
 from .kernel_suite import run_kernels
 from .suite import run_suite
-
-Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL [MODEL ...]")]
 
 
 def bench(
@@ -76,10 +72,7 @@ def bench(
     if not models:
         raise ValueError("give at least one model, by name or as a checkpoint, or a --suite")
     before = None if against is None else read_rows(against)
-    named: dict[str, nn.Module] = {model: open_model(model, (), checkpoint, arguments) for model in models}
-    for spec in methods:
-        model = open_model(models[0], tuple(spec.split("+")), checkpoint, arguments)
-        named[f"{models[0]} {spec}"] = fuse(model, verify=False) if fused else model
+    named = side_by_side(models, methods, checkpoint, arguments, fused)
     with tempfile.TemporaryDirectory() as folder:
         others = {name: opener(name, Path(folder), fused) for name in runtime}
         result = compare(

@@ -8,9 +8,10 @@ import tyro
 from torch import nn
 
 from ..backbones import create, load
-from ..core import apply, parse_method
+from ..core import apply, fuse, parse_method
 
 Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL [MODEL ...]")]
 Apply = Annotated[tuple[str, ...], tyro.conf.arg(name="apply"), tyro.conf.UseAppendAction]
 Set = Annotated[tuple[str, ...], tyro.conf.arg(name="set"), tyro.conf.UseAppendAction]
 
@@ -30,6 +31,23 @@ def open_model(
     else:
         opened = create(model, checkpoint, **parse_arguments(arguments))
     return apply(opened, *(parse_method(spec) for spec in methods))
+
+
+def side_by_side(
+    models: tuple[str, ...], methods: tuple[str, ...], checkpoint: Path | None, arguments: tuple[str, ...], fused: bool
+) -> dict[str, nn.Module]:
+    """Models by name, then the first one with each of the methods on it (several joined by +), fused or as it is.
+
+    >>> list(side_by_side(("deit_tiny_patch16_224",), ("repa+evit",), None, ("depth=6",), fused=False))
+    ['deit_tiny_patch16_224', 'deit_tiny_patch16_224 repa+evit']
+    """
+    if methods and not models:
+        raise ValueError("--apply puts its methods on the first model: name one")
+    named = {model: open_model(model, (), checkpoint, arguments) for model in models}
+    for spec in methods:
+        model = open_model(models[0], tuple(spec.split("+")), checkpoint, arguments)
+        named[f"{models[0]} {spec}"] = fuse(model, verify=False) if fused else model
+    return named
 
 
 def parse_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:

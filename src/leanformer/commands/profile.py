@@ -3,26 +3,22 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import timm
 import torch
-import tyro
 from rich.progress import track
 from rich.table import Table
 from torch import nn
 
 from ..backbones import create
-from ..core import fuse
 from ..measure.apart import taken_apart
 from ..measure.console import console
 from ..measure.profile import Profile, Profiles
 from ..measure.profile import profile as measure
 from ..visualise import latency_breakdown
-from .common import Apply, Set, open_model
+from .common import Apply, Models, Set, side_by_side
 from .turns import in_turn
 
-Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL [MODEL ...]")]
 FFN_SHARES = {
     "deit_small_patch16_224": 32.8,
     "deit_base_patch16_224": 43.1,
@@ -80,10 +76,7 @@ def profile(
         raise ValueError(f"unknown suite '{suite}'; known: papers")
     if not models and suite is None:
         raise ValueError("give at least one model, by name or as a checkpoint, or --suite papers")
-    named = {model: open_model(model, (), checkpoint, arguments) for model in models}
-    for spec in methods:
-        model = open_model(models[0], tuple(spec.split("+")), checkpoint, arguments)
-        named[f"{models[0]} {spec}"] = fuse(model, verify=False) if fused else model
+    named = side_by_side(models, methods, checkpoint, arguments, fused)
     found = measure(named, device=device, batch=batch, dtype=dtype, modes=modes, repeats=repeats)
     if suite is not None:
         place = torch.device(found.device)

@@ -13,7 +13,7 @@ import torch
 from ..backbones import create
 from ..core import apply, fold, write_atomically
 from ..measure import COMPONENTS, count, read_results
-from ..studies.study import digest
+from ..studies.digest import digest
 from ..tables.table import Row, agrees
 from ..visualise.page import shown
 from .report import flat

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 import tyro
 
 from ..measure.console import console
+from ..studies.digest import summary
 from ..studies.metaformers import metaformers
 from ..studies.riformer import riformer
 from ..studies.speed import measure_study
-from ..studies.study import Scale, Study, rows_in, run_study, summary
+from ..studies.study import Scale, Study, rows_in, run_study
 from ..studies.vit_small import vit_small
 from ..studies.vit_tiny import vit_tiny
 from .common import Set, parse_arguments

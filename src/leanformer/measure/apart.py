@@ -48,11 +48,7 @@ def taken_apart(
         bare.reset_classifier(0)
     torch._dynamo.reset()
     calls = {step: prepare(without(bare, *lacks), images, mode) for step, lacks in STEPS.items()}
-    if ready is not None:
-        for call in calls.values():
-            call()
-        ready()
-    timings = interleave(calls, device, repeats)
+    timings = interleave(calls, device, repeats, ready=ready)
     parts, before = {}, 0.0
     for step, timing in timings.items():
         parts[step], before = timing.median - before, timing.median

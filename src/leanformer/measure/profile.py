@@ -187,11 +187,7 @@ def _profile(
     reducing = [path for path in parts.get("token reduction", ()) if path in plain]
     if reducing:
         calls["plain"] = prepare(Together([plain[p] for p in reducing], [seen[p] for p in reducing]), images, mode)
-    if ready is not None:
-        for call in calls.values():
-            call()
-        ready()
-    timings = interleave(calls, images.device, repeats)
+    timings = interleave(calls, images.device, repeats, ready=ready)
     seconds = {name: timings[name].median for name in parts if name in timings}
     if reducing:
         seconds["token reduction"] = max(0.0, seconds["token reduction"] - timings["plain"].median)

@@ -54,14 +54,24 @@ class Timing:
 
 
 def interleave(
-    candidates: Mapping[str, Call], device: torch.device, repeats: int = 7, seconds: float = SAMPLE_SECONDS
+    candidates: Mapping[str, Call],
+    device: torch.device,
+    repeats: int = 7,
+    seconds: float = SAMPLE_SECONDS,
+    ready: Callable[[], None] | None = None,
 ) -> dict[str, Timing]:
     """Time all candidates in turn, `repeats` times over, after a warm-up of each; a repeat runs `seconds` at least.
+
+    `ready` is called once everything is compiled and only the timing is left.
 
     >>> timings = interleave({"a": lambda: sum(range(100))}, torch.device("cpu"), repeats=3)
     >>> len(timings["a"].repeats)
     3
     """
+    if ready is not None:
+        for call in candidates.values():
+            call()  # what is compiled at the first call is compiled now
+        ready()
     counts = {name: _warm_up(call, device, seconds) for name, call in candidates.items()}
     timings = {name: Timing() for name in candidates}
     for turn in range(repeats):

@@ -95,11 +95,7 @@ def versus(
             rounded = quicken(lean, fp8=True)
             errors[label][FP8] = rounded.choice.error
             forms[f"{label}: {FP8}"] = functools.partial(rounded, images)
-    for call in forms.values():
-        call()  # what is compiled at the first call is compiled now
-    if ready is not None:
-        ready()
-    timings = interleave(forms, device, repeats)
+    timings = interleave(forms, device, repeats, ready=ready)
     whole = count(backbone, size).macs
     contests = []
     for label, lean in leans.items():

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels.linear import linear_gelu, repa_ffn
 from ..kernels.mixer_free import block_by_products, channel_sums
 from ..kernels.pool import pool_in_one_pass
 from ..kernels.thin_conv import thin_conv, weight_of_product
+from ..layers.patches import patch_product
 
 ONE_PASS_WIDTH = 192
 """Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
@@ -30,11 +30,7 @@ class PatchProduct(nn.Module):
         self.bias = None if conv.bias is None else nn.Parameter(conv.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, chans, height, width = x.shape
-        high, wide = height // self.patch[0], width // self.patch[1]
-        x = x[:, :, : high * self.patch[0], : wide * self.patch[1]]
-        x = x.reshape(batch, chans, high, self.patch[0], wide, self.patch[1]).permute(0, 2, 4, 1, 3, 5)
-        return F.linear(x.flatten(3), self.weight, self.bias).permute(0, 3, 1, 2)  # (B, D, H/p, W/p)
+        return patch_product(x, self.weight, self.bias, self.patch)
 
 
 class ThinConv(nn.Module):

@@ -13,6 +13,7 @@ from ..kernels.thin_conv import MOST_OUTPUTS
 from ..layers.affine import NormResidual
 from ..layers.idle import FusedFFN
 from ..layers.mixers import Pooling
+from ..layers.patches import disjoint
 from .modules import GeluMlp, MixerFreeStage, PatchProduct, PooledBranch, RePaProducts, ThinConv
 from .reduce import in_one_pass, takes_class_row, takes_one_pass, with_class_row
 
@@ -28,7 +29,7 @@ def channels_last(model: nn.Module) -> nn.Module | None:
 
 def patches_by_product(model: nn.Module) -> nn.Module | None:
     """Patch embeddings as one matrix product: libraries run them as general convolutions, many times slower."""
-    return _replace(model, _disjoint_patches, PatchProduct)
+    return _replace(model, disjoint, PatchProduct)
 
 
 def thin_convolutions(model: nn.Module) -> nn.Module | None:
@@ -92,15 +93,8 @@ def _replace(model: nn.Module, fits: Callable[[Any], bool], build: Callable[[Any
     return new
 
 
-def _disjoint_patches(module: Any) -> bool:
-    if type(module) is not nn.Conv2d or module.groups != 1 or module.kernel_size == (1, 1):
-        return False
-    plain = module.padding in ((0, 0), "valid") and module.dilation == (1, 1)
-    return plain and module.kernel_size == module.stride
-
-
 def _thin(module: Any) -> bool:
-    if type(module) is not nn.Conv2d or module.groups != 1 or _disjoint_patches(module):
+    if type(module) is not nn.Conv2d or module.groups != 1 or disjoint(module):
         return False
     if module.in_channels > 4 or module.out_channels > MOST_OUTPUTS:
         return False

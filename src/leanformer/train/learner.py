@@ -15,6 +15,7 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..core import Branch, Objective, Step, Sum, View, blocks_of, card_of, input_of, taps
+from ..layers.patches import disjoint, patch_product
 from .objectives import CrossEntropy, SoftDistillation, parse_objective
 
 
@@ -65,15 +66,12 @@ class PatchConv(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        high, wide = (size // patch for size, patch in zip(input.shape[2:], self.kernel_size, strict=True))
-        x = input[:, :, : high * self.kernel_size[0], : wide * self.kernel_size[1]]
-        x = x.unflatten(3, (wide, -1)).unflatten(2, (high, -1)).permute(0, 2, 4, 1, 3, 5)  # (B, h, w, C, p, p)
-        return F.linear(x.flatten(3), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+        return patch_product(input, self.weight.flatten(1), self.bias, self.kernel_size)
 
 
 def patches_as_products(model: nn.Module) -> Callable[[], None]:
     """Compute the model's disjoint convolutions as products from now on; the call returned takes that back."""
-    found = [module for module in model.modules() if type(module) is nn.Conv2d and _disjoint(module)]
+    found = [module for module in model.modules() if disjoint(module)]
     for conv in found:
         conv.__class__ = PatchConv
 
@@ -82,11 +80,6 @@ def patches_as_products(model: nn.Module) -> Callable[[], None]:
             conv.__class__ = nn.Conv2d
 
     return undo
-
-
-def _disjoint(conv: nn.Conv2d) -> bool:
-    plain = conv.groups == 1 and conv.padding in ((0, 0), "valid") and conv.dilation == (1, 1)
-    return plain and conv.kernel_size == conv.stride and conv.kernel_size != (1, 1)
 
 
 class Teachers:
