@@ -1,7 +1,7 @@
 """leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
 
 from . import export, measure, recipes, train, visualise
-from .backbones import adopt, create, load, resize
+from .backbones import adopt, create, load, resize, with_head
 from .backbones.official import from_official, to_official
 from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
 from .layers.tokens import kept_patches
@@ -34,6 +34,7 @@ __all__ = [
     "to_official",
     "train",
     "visualise",
+    "with_head",
     "with_options",
     *_methods,
 ]

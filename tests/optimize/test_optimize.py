@@ -12,7 +12,7 @@ SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_
 SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (2, 2), "window_size": 4}
 
 
-REDUCING = ("attention with class row", "tokens reorganised in one pass")
+REDUCING = ("attention with class row", "tokens ranked by counting", "tokens reorganised in one pass")
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +85,7 @@ def test_optimize_on_the_cpu_answers_like_the_model_at_any_batch_and_remembers(t
     for batch in (2, 3):
         images = torch.randn(batch, 3, 32, 32)
         torch.testing.assert_close(fast(images), model(images), atol=1e-4, rtol=1e-4)
+        assert torch.equal(fast.on(images)(), fast(images))
     assert "torch.compile" in str(fast.choice)
     again = lf.optimize(model, device="cpu", batch=2, dtype="float32")
     assert again.choice.remembered

@@ -2,6 +2,7 @@
 
 from . import generic, gfnet, lvvit_models, metaformer, repaformer, riformer
 from .build import create, from_card, load, load_weights, read_weights
+from .head import with_head
 from .registry import MODELS, register
 from .resize import resize
 from .timm import adopt
@@ -22,4 +23,5 @@ __all__ = [
     "repaformer",
     "resize",
     "riformer",
+    "with_head",
 ]

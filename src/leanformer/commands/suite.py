@@ -139,7 +139,9 @@ class Group:
 
 
 def _groups(name: str, only: str, device: torch.device, dtype: str, repeats: int, fp8: bool) -> Iterator[Group]:
-    chosen = [(entry, batch) for entry, batch in SUITES[name]() if only in f"{entry.label} batch {batch}."]
+    texts = [text.strip() for text in only.split("|")]
+    labels = ((entry, batch, f"{entry.label} batch {batch}.") for entry, batch in SUITES[name]())
+    chosen = [(entry, batch) for entry, batch, label in labels if any(text in label for text in texts)]
     if not chosen:
         raise ValueError(f"no row of the suite {name} contains '{only}'")
     for backbone, size, batch in dict.fromkeys((entry.backbone, entry.size, batch) for entry, batch in chosen):

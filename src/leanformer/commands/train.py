@@ -8,13 +8,14 @@ import tyro
 from rich.table import Table
 from torch import nn
 
-from ..backbones import create, load
+from ..backbones import create, load, with_head
 from ..core import apply as apply_methods
 from ..core import card_of, parse_method
 from ..measure.console import console
 from ..measure.results import record, write_result
 from ..recipes import Published, find, parse_recipe
 from ..train import Recipe, Result, Settings, fit, read_run
+from ..train.data import class_names
 from ..train.profile import profile as time_update
 from .common import Apply, Set, open_model
 
@@ -53,7 +54,7 @@ def train(
             it for further teachers, for example imitation=poolformer_s12:poolformer_s12.pth.
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
-        classes: Give the model a new head for so many classes.
+        classes: Give the model a head for so many classes; rows of ImageNet classes that it knows are kept.
         val: Images for validation, where they are not found under data.
         objective: Terms as in 'cross_entropy + soft:temperature=2', instead of the recipe's.
         resume: A run folder; nothing else is needed then.
@@ -67,11 +68,11 @@ def train(
     if data is None or (output is None and profile is None):
         raise ValueError("train needs --data and --output (or --profile), or --resume RUN")
     torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
-    start = _start(model, published, checkpoint, arguments, classes)
+    start = _start(model, published, checkpoint, arguments, classes, data)
     lean = bool(card_of(start).methods)
     specs = methods or (published.methods if published and not lean else ())
     student = apply_methods(start, *(parse_method(spec) for spec in specs))
-    known = dict(_teacher(spec, start, classes) for spec in teachers)
+    known = dict(_teacher(spec, start, classes, data) for spec in teachers)
     if profile is not None:
         return _profile(student, chosen, data, known, objective, settings, profile)
     result = fit(
@@ -87,6 +88,7 @@ def _start(
     checkpoint: Path | None,
     arguments: tuple[str, ...],
     classes: int | None,
+    data: str,
 ) -> nn.Module:
     """The model before the methods, with the head asked for."""
     if model is not None:
@@ -95,16 +97,16 @@ def _start(
         opened = open_model(published.model, (), checkpoint, (*published.argument_texts(), *arguments))
     else:
         raise ValueError("name a model, or a published recipe that brings one: leanformer recipes lists them")
-    return _with_head(opened, classes)
+    return _fitting(opened, classes, data)
 
 
-def _with_head(model: nn.Module, classes: int | None) -> nn.Module:
-    if classes is not None and model.num_classes != classes:
-        model.reset_classifier(classes)  # type: ignore[operator]
-    return model
+def _fitting(model: nn.Module, classes: int | None, data: str) -> nn.Module:
+    if classes is None or model.num_classes == classes:
+        return model
+    return with_head(model, classes, class_names(data))
 
 
-def _teacher(spec: str, start: nn.Module, classes: int | None) -> tuple[str, nn.Module]:
+def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tuple[str, nn.Module]:
     """`role=` and then self, a leanformer checkpoint, or name:weights."""
     role, equals, rest = spec.partition("=")
     role, what = (role, rest) if equals and role.isidentifier() else ("teacher", spec)
@@ -117,7 +119,7 @@ def _teacher(spec: str, start: nn.Module, classes: int | None) -> tuple[str, nn.
         raise ValueError(
             f"the teacher '{what}' needs weights: give name:weights-file, a leanformer checkpoint, or self"
         )
-    return role, _with_head(create(name, weights), None if classes is None else classes)
+    return role, _fitting(create(name, weights), classes, data)
 
 
 def _resume(folder: Path) -> Result:

@@ -32,7 +32,10 @@ class Contest:
     size: int
     dtype: str
     forms: dict[str, float]
-    """Form → images a second: 'backbone eager', 'backbone compiled', …, and ours: 'eager', 'compiled', 'optimised'."""
+    """Form → images a second: 'backbone eager', 'backbone compiled', …, and ours: 'eager', 'compiled', …, 'optimised'.
+
+    Graphs are timed by their replay alone, the backbone's and ours.
+    """
     spread: dict[str, float]
     mac_ratio: float
     steps: tuple[str, ...] = ()
@@ -89,12 +92,14 @@ def versus(
         fast = quicken(lean)
         steps[label], errors[label] = tuple(fast.choice.steps), {"optimised": fast.choice.error}
         forms[f"{label}: eager"] = prepare(fused, images, "eager")
-        forms[f"{label}: compiled"] = prepare(fused, images, "compiled")
-        forms[f"{label}: optimised"] = functools.partial(fast, images)
+        forms[f"{label}: compiled"] = compiled = prepare(fused, images, "compiled")
+        if device.type == "cuda":
+            forms[f"{label}: compiled, graph"] = capture(compiled)
+        forms[f"{label}: optimised"] = fast.on(images)
         if fp8:
             rounded = quicken(lean, fp8=True)
             errors[label][FP8] = rounded.choice.error
-            forms[f"{label}: {FP8}"] = functools.partial(rounded, images)
+            forms[f"{label}: {FP8}"] = rounded.on(images)
     timings = interleave(forms, device, repeats, ready=ready)
     whole = count(backbone, size).macs
     contests = []

@@ -14,6 +14,7 @@ from ..layers.affine import NormResidual
 from ..layers.idle import FusedFFN
 from ..layers.mixers import Pooling
 from ..layers.patches import disjoint
+from ..layers.tokens import Choose, ChooseByCounting
 from .modules import GeluMlp, MixerFreeStage, PatchProduct, PooledBranch, RePaProducts, ThinConv
 from .reduce import in_one_pass, takes_class_row, takes_one_pass, with_class_row
 
@@ -58,6 +59,11 @@ def class_row_with_attention(model: nn.Module) -> nn.Module | None:
     return _replace(model, takes_class_row, with_class_row)
 
 
+def tokens_by_counting(model: nn.Module) -> nn.Module | None:
+    """Where tokens are chosen: each one's rank by counting those ahead of it, instead of sorting."""
+    return _replace(model, lambda module: type(module) is Choose, lambda choose: ChooseByCounting())
+
+
 def tokens_in_one_pass(model: nn.Module) -> nn.Module | None:
     """Where tokens leave: the residual sum, the kept tokens, the fused rest and the next norm in one pass."""
     return _replace(model, takes_one_pass, in_one_pass)
@@ -76,10 +82,11 @@ REWRITES: dict[str, Rewrite] = {
     "RePa by products": repa_by_products,
     "mixer-free stages in one pass": mixer_free_stages,
     "attention with class row": class_row_with_attention,
+    "tokens ranked by counting": tokens_by_counting,
     "tokens reorganised in one pass": tokens_in_one_pass,
     "pooling with its norm in one pass": pooling_in_one_pass,
 }
-WHEN_MEASURED = frozenset({"first convolution by product"})
+WHEN_MEASURED: frozenset[str] = frozenset()
 """Steps taken only where a measurement in the same search shows a gain; all others are known to be good."""
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import nn
 
-from ..backbones import create
+from ..backbones import create, with_head
 from .growth import grow
 from .study import Study
-from .vit_tiny import vit_tiny, with_head
+from .vit_tiny import vit_tiny
 
 STUDENTS = (
     "EViT 0.7, distilled",
