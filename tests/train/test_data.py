@@ -175,6 +175,18 @@ def test_augmentation_of_an_image_does_not_depend_on_its_batch():
     assert not torch.equal(together, augment(images, torch.arange(6), key=4))
 
 
+def test_compiled_in_half_precision_the_augmentation_is_the_same():
+    recipe = lf.recipes.Recipe(erasing=0.0, auto_augment=None)
+    statistics = (0.5, 0.4, 0.3), (0.2, 0.3, 0.25)
+    plain, quick = (Augment(recipe, (32, 32), *statistics, half=half) for half in (False, True))
+    images = torch.randint(0, 256, (6, 3, 20, 20)).byte()
+    torch._dynamo.reset()
+    compiled = torch.compile(quick.__call__, fullgraph=True, dynamic=False, backend="aot_eager")
+    for key in (3, -(2**40)):
+        found = compiled(images, torch.arange(6), torch.tensor(key))
+        torch.testing.assert_close(found.float(), plain(images, torch.arange(6), key), rtol=0, atol=0.02)
+
+
 def test_without_augmentation_an_image_of_the_right_size_stays_as_it_is():
     augment = Augment(RECIPE, (20, 20), (0.0,) * 3, (1.0,) * 3)
     images = torch.randint(0, 256, (4, 3, 20, 20)).byte()

@@ -15,9 +15,9 @@ from ..measure.apart import taken_apart
 from ..measure.console import console
 from ..measure.profile import Profile, Profiles
 from ..measure.profile import profile as measure
+from ..measure.turns import in_turn
 from ..visualise import latency_breakdown
 from .common import Apply, Models, Set, side_by_side
-from .turns import in_turn
 
 FFN_SHARES = {
     "deit_small_patch16_224": 32.8,

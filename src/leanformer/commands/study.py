@@ -1,5 +1,6 @@
 """leanformer study: a teacher, the students made from it, several seeds, one table."""
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,7 +70,8 @@ def study(
         device: cpu, cuda, …; the fastest there is by default.
         precision: no, bf16 or fp16.
         compile: Compile teacher and student for training.
-        workers: Processes that share the queue of runs, on one GPU too: one compiles while another one trains.
+        workers: Processes that share the queue of runs, on one GPU too: one compiles while another one trains. When
+            timing, so many compile at the same time and are timed in turn.
         measure: When the fused students are timed beside the teacher: after training, only that, or never.
         measure_batch: Images a batch when timing.
         repeats: Repeats of each timing.
@@ -78,7 +80,8 @@ def study(
     """
     if name not in STUDIES:
         raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
-    chosen = STUDIES[name](checkpoint, **parse_arguments(arguments))
+    build = functools.partial(STUDIES[name], checkpoint, **parse_arguments(arguments))
+    chosen = build()
     if not chosen.chosen(only):
         raise ValueError(
             f"no student's name contains '{only}'; there are: " + "; ".join(s.name for s in chosen.students)
@@ -97,7 +100,7 @@ def study(
             run_study(chosen, scale, output, runs, only, teacher)
     new = any("speedup" not in row for row in rows_in(output))
     if measure == "only" or (measure == "after" and new):
-        measure_study(chosen, scale, output, runs, only, measure_batch, repeats)
+        measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
     console().print(summary(name, rows_in(output)))
 
 

@@ -16,9 +16,9 @@ from ..backbones import create
 from ..core import Method, apply, fuse
 from ..measure.console import console
 from ..measure.results import record, write_result
+from ..measure.turns import in_turn
 from ..measure.versus import Contest, contest_table, versus
 from ..optimize import optimize
-from .turns import in_turn
 
 
 @dataclass(frozen=True)

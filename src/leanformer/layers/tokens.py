@@ -42,7 +42,8 @@ class ChooseByCounting(Choose):
         ahead = (other > mine) | ((other == mine) & (order < order[:, None]))  # (B, P, P)
         rank = ahead.sum(2, dtype=torch.int32)  # (B, P)
         holder = rank[:, None, :] == order[:keep, None]  # (B, K, P): one true a row
-        return torch.where(holder, order, 0).amax(2).long()  # (B, K)
+        # the clamp changes nothing, but torch 2.11 checks indices in lanes that hold no token as well
+        return torch.where(holder, order, 0).amax(2).clamp(min=0).long()  # (B, K)
 
 
 def reorganise(x: Tensor, score: Tensor, chosen: Tensor, fuse: bool = True) -> Tensor:

@@ -4,6 +4,8 @@ Speed does not depend on weights, so that untrained students do, and nothing has
 """
 
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import nn
 
 from ..core import fuse, input_of
 from ..measure import compare
+from ..measure.turns import in_turn
 from ..measure.versus import Contest, versus
 from ..optimize import optimize
 from .claims import claim
@@ -19,22 +22,28 @@ from .study import Scale, Study, rows_in, write_rows
 
 
 def measure_study(
-    study: Study, scale: Scale, output: Path, runs: Path, only: str = "", batch: int = 256, repeats: int = 5
+    build: Callable[[], Study],
+    scale: Scale,
+    output: Path,
+    runs: Path,
+    only: str = "",
+    batch: int = 256,
+    repeats: int = 5,
+    workers: int = 1,
 ) -> list[dict[str, Any]]:
     """Time every kind of student beside the teacher and put the figures into the rows of `output`.
 
-    With `scale.compile` each is timed eager, compiled and optimised, against the teacher's fastest form.
+    With `scale.compile` each is timed eager, compiled and optimised, against the teacher's fastest form. Several
+    workers compile their share of the kinds side by side and time it in turn, each beside the teacher.
 
-    >>> measure_study(study, scale, Path("results/study.json"), Path("runs/study"))  # doctest: +SKIP
+    >>> measure_study(partial(vit_tiny, None), scale, Path("results/study.json"),
+    ...               Path("runs/study"))  # doctest: +SKIP
     """
-    classes = 1000
-    teacher = study.teacher(classes).eval()
-    kinds = {student.kind: student for student in study.chosen(only)}
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # batch norms without statistics: nothing was trained
-        leans = {kind: fuse(student.make(teacher, scale.epochs), verify=False) for kind, student in kinds.items()}
-    found = _contests(teacher, leans, scale, batch, repeats) if scale.compile else _eager(teacher, leans, scale, batch)
+    study = build()
+    kinds = list(dict.fromkeys(student.kind for student in study.chosen(only)))
+    jobs = [Kinds(build, tuple(kinds[i::workers]), scale, batch, repeats) for i in range(min(workers, len(kinds)))]
+    done = in_turn(jobs, workers) if workers > 1 else ((job, job()) for job in jobs)
+    found = {kind: facts for _, part in done for kind, facts in (part or {}).items()}
     with claim(runs, wait=True):
         rows = rows_in(output)
         for row in rows:
@@ -44,13 +53,43 @@ def measure_study(
     return [{"kind": kind, **facts} for kind, facts in found.items()]
 
 
+@dataclass(frozen=True)
+class Kinds:
+    """Some kinds of a study's students, timed beside the teacher."""
+
+    build: Callable[[], Study]
+    kinds: tuple[str, ...]
+    scale: Scale
+    batch: int
+    repeats: int
+
+    def __call__(self, ready: Callable[[], None] | None = None) -> dict[str, dict[str, Any]]:
+        study = self.build()
+        teacher = study.teacher(1000).eval()
+        makes = {student.kind: student.make for student in study.students if student.kind in self.kinds}
+        torch._dynamo.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # batch norms without statistics: nothing was trained
+            leans = {kind: fuse(make(teacher, self.scale.epochs), verify=False) for kind, make in makes.items()}
+        if self.scale.compile:
+            return _contests(teacher, leans, self.scale, self.batch, self.repeats, ready)
+        if ready is not None:
+            ready()
+        return _eager(teacher, leans, self.scale, self.batch)
+
+
 def _contests(
-    teacher: nn.Module, leans: dict[str, nn.Module], scale: Scale, batch: int, repeats: int
+    teacher: nn.Module,
+    leans: dict[str, nn.Module],
+    scale: Scale,
+    batch: int,
+    repeats: int,
+    ready: Callable[[], None] | None,
 ) -> dict[str, dict[str, Any]]:
     dtype = "bfloat16" if scale.precision == "bf16" else "float32"
     contests = versus(
         teacher, leans, optimize, device=scale.place, batch=batch, dtype=dtype,
-        size=input_of(teacher)["input_size"], repeats=repeats,
+        size=input_of(teacher)["input_size"], repeats=repeats, ready=ready,
     )  # fmt: skip
     return {contest.label: _facts(contest) for contest in contests}
 

@@ -29,7 +29,16 @@ def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
     return Study(
         name="vit_tiny",
         teacher=partial(_teacher, checkpoint, arguments),
-        recipe=finetune(learning_rate=5e-4, mixup=0.0, cutmix=0.0, label_smoothing=0.0, auto_augment=None),
+        recipe=finetune(
+            learning_rate=5e-4,
+            mixup=0.0,
+            cutmix=0.0,
+            label_smoothing=0.0,
+            auto_augment=None,
+            color_jitter=0.0,
+            crop_scale=(0.5, 1.0),
+        ),
+        teacher_learning_rate=1e-4,
         students=(*_evit(), *_sit(), *_repa(), *_riformer(), *_together()),
     )
 

@@ -23,7 +23,7 @@ def key_of(*parts: int | str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def uniforms(key: int, positions: Tensor, count: int) -> Tensor:
+def uniforms(key: int | Tensor, positions: Tensor, count: int) -> Tensor:
     """`count` uniform numbers in [0, 1) for each position: (B,) → (B, count).
 
     >>> uniforms(1, torch.arange(4), 2).shape

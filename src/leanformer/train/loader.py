@@ -78,32 +78,41 @@ def training_batches(
     start: int,
     stop: int,
     workers: int,
+    quick: bool = False,
 ) -> Iterator[Batch]:
-    """The micro-batches of updates `start` to `stop`, in order."""
+    """The micro-batches of updates `start` to `stop`, in order; `quick` compiles what is done to images on the device.
+
+    Compiled, the hundred small steps of an augmentation are a few kernels; RandAugment's choices stay as they are.
+    """
     if isinstance(data, Arrays):
-        return _from_arrays(data.to(device), plan, augment_of(recipe, config), start, stop)
+        augment = augment_of(recipe, config, half=quick and recipe.auto_augment is None)
+        return _from_arrays(data.to(device), plan, augment, start, stop)
     transform = _transform(recipe, config)
     if isinstance(data, Files):
         return _from_files(data, plan, transform, device, start, stop, workers)
     return _from_stream(data, plan, transform, device, start, stop, workers)
 
 
-def augment_of(recipe: Recipe, config: dict[str, Any]) -> Augment:
+def augment_of(recipe: Recipe, config: dict[str, Any], half: bool = False) -> Augment:
     """The recipe's augmentation for a model's input size and normalisation."""
-    return Augment(recipe, tuple(config["input_size"][1:]), tuple(config["mean"]), tuple(config["std"]))
+    return Augment(recipe, tuple(config["input_size"][1:]), tuple(config["mean"]), tuple(config["std"]), half)
 
 
 def _from_arrays(data: Arrays, plan: Plan, augment: Augment, start: int, stop: int) -> Iterator[Batch]:
+    view = torch.compile(augment.__call__, dynamic=False) if augment.half else augment
     epoch, order = -1, torch.empty(0)
+    key: int | Tensor = 0
     for update in range(start, stop):
         if update // plan.updates_per_epoch != epoch:
             epoch = update // plan.updates_per_epoch
             order = plan.order(epoch).to(data.images.device)  # (n,)
             key = key_of(plan.seed, "augment", epoch)
+            if augment.half:
+                key = torch.tensor(key, device=order.device)  # as a number it would be compiled in
         for rows in plan.rows(update):
             positions = torch.arange(rows.start, rows.stop, rows.step, device=order.device)  # (b,)
             indices = order[positions]
-            yield Batch(augment(data.images[indices], positions, key), data.labels[indices])
+            yield Batch(view(data.images[indices], positions, key), data.labels[indices])
 
 
 def _transform(recipe: Recipe, config: dict[str, Any]) -> Any:

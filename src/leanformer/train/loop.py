@@ -121,8 +121,9 @@ class Run:
 
     def _updates(self, signals: Signals) -> dict[str, Evaluation]:
         batches = training_batches(
-            self.data, self.plan, self.recipe, self.config, self.device, self.update, self.stop, self.settings.workers
-        )
+            self.data, self.plan, self.recipe, self.config, self.device, self.update, self.stop, self.settings.workers,
+            self.quick,
+        )  # fmt: skip
         evaluations: dict[str, Evaluation] = {}
         every = self.settings.save_every or self.plan.updates_per_epoch
         self.started = self.logged = time.perf_counter()
@@ -206,6 +207,12 @@ class Run:
             self.changed = self.update
         self.moment = moment
         self.learner.steady = self.update - self.changed >= STEADY_AFTER or self.changed < 0
+
+    @property
+    def quick(self) -> bool:
+        """Whether images may be prepared by compiled code in half precision: where the model runs so as well."""
+        settings = self.settings
+        return settings.compile and settings.precision != "no" and self.device.type == "cuda"
 
     def spent(self) -> float:
         """Seconds of training, those before a resumption included."""

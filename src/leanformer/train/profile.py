@@ -57,7 +57,7 @@ def profile(
     run.journal = Journal(None, quiet=True)
     run.wrapped.train(not recipe.frozen_statistics)
     whole = (updates + WARM_UP) * (2 * TURNS + 1) * settings.accumulate
-    source = training_batches(opened, run.plan, recipe, run.config, run.device, 0, whole, settings.workers)
+    source = training_batches(opened, run.plan, recipe, run.config, run.device, 0, whole, settings.workers, run.quick)
     kept = itertools.repeat(batch := next(source))
     fresh_times, kept_times = [], []
     for _ in range(TURNS):  # in turn, so that a drift of the machine hits both alike

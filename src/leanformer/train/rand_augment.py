@@ -188,7 +188,13 @@ def _sources(height: int, width: int, is_: dict[str, Tensor], signed: Tensor) ->
     )
 
 
-@functools.cache
 def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Values by channel on a device, (C, 1, 1); kept, since a copy to a device would have it waited for."""
+    if torch.compiler.is_compiling():  # written into the kernels that use them
+        return torch.stack([torch.full((), value, device=device) for value in values])[:, None, None]
+    return _kept(values, device)
+
+
+@functools.cache
+def _kept(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, device=device)[:, None, None]
