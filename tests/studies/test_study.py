@@ -87,6 +87,13 @@ def test_processes_share_the_queue(pack, tmp_path):
     assert len({row["teacher_top1"] for row in rows}) == 1
 
 
+def test_speeds_measured_before_training_reach_the_rows(pack, tmp_path):
+    assert run(pack, tmp_path, "--only", "table7/identity-features", "--measure", "only") == 0
+    assert not (tmp_path / "study.json").exists()
+    assert run(pack, tmp_path, "--only", "table7/identity-features", "--measure", "never") == 0
+    assert rows_in(tmp_path / "study.json")[0]["speedup"]["eager"] > 0
+
+
 def test_a_run_that_fails_does_not_stop_the_others(pack, tmp_path):
     def fails(teacher, epochs):
         raise ValueError("no such thing")

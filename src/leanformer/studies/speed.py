@@ -3,6 +3,7 @@
 Speed does not depend on weights, so that untrained students do, and nothing has to be trained first.
 """
 
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core import fuse, input_of
+from ..core import fuse, input_of, write_atomically
 from ..measure import compare
 from ..measure.turns import in_turn
 from ..measure.versus import Contest, versus
 from ..optimize import optimize
 from .claims import claim
-from .study import Scale, Study, rows_in, write_rows
+from .study import SPEEDS, Scale, Study, rows_in, write_rows
 
 
 def measure_study(
@@ -45,6 +46,8 @@ def measure_study(
     done = in_turn(jobs, workers) if workers > 1 else ((job, job()) for job in jobs)
     found = {kind: facts for _, part in done for kind, facts in (part or {}).items()}
     with claim(runs, wait=True):
+        runs.mkdir(parents=True, exist_ok=True)
+        write_atomically(runs / SPEEDS, lambda name: Path(name).write_text(json.dumps(found)))
         rows = rows_in(output)
         for row in rows:
             row.update(found.get(row["kind"], {}))

@@ -27,6 +27,8 @@ from .claims import claim, read_row, write_row
 
 Make = Callable[[nn.Module, int], nn.Module]
 EPOCHS_BETWEEN_CHECKPOINTS = 4
+SPEEDS = "speeds.json"
+"""Of the folder of runs: what was measured for each kind of student, for rows that are trained later."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,9 +264,11 @@ def _limited(data: Data, images: int | None) -> Data:
 
 
 def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, Any]) -> None:
-    """Put a row into the result file, one process at a time."""
+    """Put a row into the result file, one process at a time, with the speed of its kind where that is known."""
     with claim(runs, wait=True):
-        write_rows(study, scale, output, [*rows_in(output), row])
+        fast = runs / SPEEDS
+        known = json.loads(fast.read_text()) if fast.exists() else {}
+        write_rows(study, scale, output, [*rows_in(output), row | known.get(row["kind"], {})])
 
 
 def write_rows(study: Study, scale: Scale, output: Path, rows: Sequence[dict[str, Any]]) -> None:
