@@ -82,7 +82,6 @@ REWRITES: dict[str, Rewrite] = {
     "RePa by products": repa_by_products,
     "mixer-free stages in one pass": mixer_free_stages,
     "attention with class row": class_row_with_attention,
-    "tokens ranked by counting": tokens_by_counting,
     "tokens reorganised in one pass": tokens_in_one_pass,
     "pooling with its norm in one pass": pooling_in_one_pass,
 }

@@ -268,7 +268,12 @@ def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, An
     with claim(runs, wait=True):
         fast = runs / SPEEDS
         known = json.loads(fast.read_text()) if fast.exists() else {}
-        write_rows(study, scale, output, [*rows_in(output), row | known.get(row["kind"], {})])
+        rows = [each for each in rows_in(output) if not _same(each, row, scale)]
+        write_rows(study, scale, output, [*rows, row | known.get(row["kind"], {})])
+
+
+def _same(one: dict[str, Any], other: dict[str, Any], scale: Scale) -> bool:
+    return all(one.get(key) == other.get(key) for key in ("student", "seed", *scale.facts()))
 
 
 def write_rows(study: Study, scale: Scale, output: Path, rows: Sequence[dict[str, Any]]) -> None:
