@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from leanformer.kernels import class_attention_triton, pool_triton, reorganise_triton, thin_conv_triton
+from leanformer.kernels import choose_triton, class_attention_triton, pool_triton, reorganise_triton, thin_conv_triton
 from leanformer.kernels.class_attention import attention_with_class_row_reference
 from leanformer.kernels.pool import pool_in_one_pass_reference
 from leanformer.kernels.reorganise import reorganise_in_one_pass_reference
@@ -54,8 +54,19 @@ def thin_convolution(side: int, kernel: int, stride: int, padding: int, outputs:
     close(thin_conv_triton.launch(x, flat, bias, *shape), truth, (side, *shape))
 
 
+def choosing(scores: int, keep: int) -> None:
+    score = torch.rand(3, 1 + scores)[:, 1:]  # a strided view, as in a model
+    score[0] = 0.5  # equal scores stay in their order
+    score[1, scores // 2] = float("nan")  # comes last
+    found = choose_triton.launch(score, keep)
+    truth = score.nan_to_num(-1.0).sort(dim=1, descending=True, stable=True).indices[:, :keep]
+    assert torch.equal(found, truth), (scores, keep)
+
+
 def main() -> None:
     torch.manual_seed(0)
+    for case in ((1, 1), (77, 77), (196, 138), (300, 5)):
+        choosing(*case)
     for case in ((2, 3, 10, 16), (1, 2, 130, 64), (1, 1, 520, 16)):
         attention(*case)
     reorganisation(1, 10, 7, 24, True, "shift")

@@ -13,6 +13,7 @@ from timm.layers import GroupNorm1, LayerScale2d
 from torch import nn
 
 from leanformer.core import Branch
+from leanformer.kernels.choose import choose_by_counting
 from leanformer.kernels.class_attention import attention_with_class_row, attention_with_class_row_reference
 from leanformer.kernels.pool import pool_in_one_pass
 from leanformer.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
@@ -67,6 +68,7 @@ def test_mean_and_shift_of_the_norm_cancel_behind_a_pooling_that_subtracts_its_i
 @pytest.mark.parametrize(
     ("op", "arguments"),
     [
+        (choose_by_counting, (torch.rand(3, 20), 7)),
         (attention_with_class_row, heads()),
         (reorganise_in_one_pass, tokens(1, 10, 4, 8)),
         (reorganise_in_one_pass, (*tokens(2, 10, 4, 8)[:4], False, None, None, 0.0)),
@@ -78,6 +80,14 @@ def test_every_op_keeps_its_contract_and_compiles_whole(op, arguments):
     torch.library.opcheck(op, arguments, test_utils=("test_schema", "test_faketensor"))
     compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*arguments), op(*arguments))
+
+
+@on_gpu
+@pytest.mark.parametrize(("scores", "keep"), [(196, 138), (139, 98), (1024, 10), (5, 5)])
+def test_counting_chooses_what_sorting_does_on_the_gpu(scores, keep):
+    score = torch.rand(64, 1 + scores).cuda()[:, 1:]
+    assert torch.equal(choose_by_counting(score, keep), score.topk(keep, dim=1).indices)
+    assert torch.equal(choose_by_counting(torch.ones_like(score), keep)[0].cpu(), torch.arange(keep))
 
 
 @on_gpu

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import leanformer as lf
 from leanformer.core import Branch, taps
 from leanformer.layers.attention import attend
-from leanformer.layers.tokens import FUSED, Choose, ChooseByCounting, choices, kept_patches, surviving
+from leanformer.layers.tokens import FUSED, choices, kept_patches, surviving
 from leanformer.methods.evit import Reorganise
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
@@ -272,11 +272,3 @@ def test_gradient_reaches_dropped_patches_through_the_fused_token_alone():
         branch(leaf)[:, -1].sum().backward()
         reached = (leaf.grad.abs().sum(-1) > 1e-8).sum().item()
         assert (reached > 1) if fuse else (reached == 1)
-
-
-@pytest.mark.parametrize(("tokens", "keep"), [(1, 1), (196, 138), (77, 77)])
-def test_counting_chooses_what_sorting_does(tokens, keep):
-    scores = torch.rand(5, tokens)
-    assert torch.equal(ChooseByCounting()(scores, keep), Choose()(scores, keep))
-    equal = ChooseByCounting()(torch.ones(2, tokens), keep)
-    assert torch.equal(equal, torch.arange(keep).expand(2, -1)), "equal scores must stay in their order"

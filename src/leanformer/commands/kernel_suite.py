@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from rich.table import Table
 from torch import Tensor
 
+from ..kernels.choose import choose_by_counting, choose_by_counting_reference
 from ..kernels.class_attention import attention_with_class_row, attention_with_class_row_reference
 from ..kernels.fp8 import fp8_linear, fp8_linear_reference, quantise_rows
 from ..kernels.pool import pool_in_one_pass, pool_in_one_pass_reference
 from ..kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
 from ..kernels.thin_conv import thin_conv, weight_of_product
-from ..layers.tokens import Choose, ChooseByCounting
 from ..measure import record, write_result
 from ..measure.console import console
 from ..measure.timing import capture, interleave, matrix_peak, memory_rate
@@ -106,8 +106,8 @@ def reorganisation_case(model: str, channels: int, batch: int, patches: int, kee
 def ranking_case(batch: int, patches: int, keep: int) -> Case:
     return Case(
         f"tokens ranked, {keep} of {patches}, batch {batch}.",
-        ChooseByCounting().forward, Choose().forward, functools.partial(_scores, batch, patches, keep),
-        moved=batch * (2 * patches + 4 * keep), compiled=True,
+        choose_by_counting, choose_by_counting_reference, functools.partial(_scores, batch, patches, keep),
+        moved=batch * (2 * patches + 4 * keep),
     )  # fmt: skip
 
 

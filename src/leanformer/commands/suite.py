@@ -69,9 +69,9 @@ def headline() -> Iterator[Entry]:
 def growth() -> Iterator[tuple[Entry, int]]:
     """EViT 0.7 + RePa over batch size, resolution and model size."""
     both = (REPA, EVIT7)
-    for batch in (4, 16, 64, 1024):
+    for batch in (1, 16, 1024):
         yield Entry("RePa + EViT 0.7 on DeiT-S", DEIT["small"], both), batch
-    for size in (288, 384, 512):
+    for size in (384, 512):
         yield Entry("RePa + EViT 0.7 on DeiT-S", DEIT["small"], both, size=size), 128
     for name in ("tiny", "small", "large"):
         yield Entry(f"RePa + EViT 0.7 on {DEIT[name]}", DEIT[name], both), 256

@@ -26,26 +26,6 @@ class Choose(nn.Module):
         return score.topk(keep, dim=1).indices  # (B, K)
 
 
-class ChooseByCounting(Choose):
-    """The same indices by counting, for each token, those that are ahead of it: P² comparisons and no sorting.
-
-    A compiler makes two small kernels of it; sorting takes several times as long for the few hundred tokens of an
-    image. Equal scores stay in their order.
-
-    >>> ChooseByCounting()(torch.tensor([[0.1, 0.7, 0.2]]), 2)
-    tensor([[1, 2]])
-    """
-
-    def forward(self, score: Tensor, keep: int) -> Tensor:
-        mine, other = score[:, :, None], score[:, None, :]
-        order = torch.arange(score.shape[1], device=score.device, dtype=torch.int32)
-        ahead = (other > mine) | ((other == mine) & (order < order[:, None]))  # (B, P, P)
-        rank = ahead.sum(2, dtype=torch.int32)  # (B, P)
-        holder = rank[:, None, :] == order[:keep, None]  # (B, K, P): one true a row
-        # the clamp changes nothing, but torch 2.11 checks indices in lanes that hold no token as well
-        return torch.where(holder, order, 0).amax(2).clamp(min=0).long()  # (B, K)
-
-
 def reorganise(x: Tensor, score: Tensor, chosen: Tensor, fuse: bool = True) -> Tensor:
     """Keep the chosen tokens; sum the others, weighted by their raw scores, into one at the end.
 

@@ -4,11 +4,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..kernels.choose import MOST_SCORES, choose_by_counting
 from ..kernels.linear import linear_gelu, repa_ffn
 from ..kernels.mixer_free import block_by_products, channel_sums
 from ..kernels.pool import pool_in_one_pass
 from ..kernels.thin_conv import thin_conv, weight_of_product
 from ..layers.patches import patch_product
+from ..layers.tokens import Choose
 
 ONE_PASS_WIDTH = 192
 """Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
@@ -51,6 +53,17 @@ class ThinConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return thin_conv(x, self.weight, self.bias, *self.shape, self.gelu).permute(0, 3, 1, 2)
+
+
+class ChooseByCounting(Choose):
+    """The indices of the highest scores, each one's rank found by counting those ahead of it.
+
+    >>> ChooseByCounting()(torch.tensor([[0.1, 0.7, 0.2]]), 2)
+    tensor([[1, 2]])
+    """
+
+    def forward(self, score: Tensor, keep: int) -> Tensor:
+        return choose_by_counting(score, keep) if score.shape[1] <= MOST_SCORES else super().forward(score, keep)
 
 
 class GeluMlp(nn.Module):

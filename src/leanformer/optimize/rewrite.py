@@ -14,8 +14,8 @@ from ..layers.affine import NormResidual
 from ..layers.idle import FusedFFN
 from ..layers.mixers import Pooling
 from ..layers.patches import disjoint
-from ..layers.tokens import Choose, ChooseByCounting
-from .modules import GeluMlp, MixerFreeStage, PatchProduct, PooledBranch, RePaProducts, ThinConv
+from ..layers.tokens import Choose
+from .modules import ChooseByCounting, GeluMlp, MixerFreeStage, PatchProduct, PooledBranch, RePaProducts, ThinConv
 from .reduce import in_one_pass, takes_class_row, takes_one_pass, with_class_row
 
 Rewrite = Callable[[nn.Module], nn.Module | None]
@@ -82,6 +82,7 @@ REWRITES: dict[str, Rewrite] = {
     "RePa by products": repa_by_products,
     "mixer-free stages in one pass": mixer_free_stages,
     "attention with class row": class_row_with_attention,
+    "tokens ranked by counting": tokens_by_counting,
     "tokens reorganised in one pass": tokens_in_one_pass,
     "pooling with its norm in one pass": pooling_in_one_pass,
 }

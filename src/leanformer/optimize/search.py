@@ -4,6 +4,7 @@ The decision is remembered by model, device, batch and dtype, so that a second c
 """
 
 import copy
+import functools
 import hashlib
 import json
 import os
@@ -88,10 +89,15 @@ class Optimized(nn.Module):
     def on(self, images: Tensor) -> Callable[[], Tensor]:
         """A call that answers for these images, for timing: where there is a graph, its replay alone."""
         if self._replay is None or tuple(images.shape) != self._shape:
-            return lambda: self._compiled(images)
+            return functools.partial(self._compiled, images)
         assert self._inputs is not None
         self._inputs.copy_(images)
-        return self._replay
+        return self._replayed
+
+    def _replayed(self) -> Tensor:
+        """A method, so that who holds it holds the weights that the graph reads as well."""
+        assert self._replay is not None
+        return self._replay()
 
     def _compiled(self, images: Any) -> Tensor:
         with torch.inference_mode():
