@@ -12,6 +12,7 @@ from PIL import Image
 
 from leanformer.cli import main
 from leanformer.methods import EViT, RePa
+from leanformer.studies.digest import digest, points
 from leanformer.studies.riformer import riformer
 from leanformer.studies.study import Scale, rows_in, run_study
 from leanformer.studies.vit_tiny import vit_tiny
@@ -69,6 +70,26 @@ def test_a_study_writes_a_row_a_run_and_skips_what_is_there(pack, tmp_path, caps
     assert 0 <= row["top1"] <= 100
     assert row["paper_top1"] == 75.36
     assert "table7/identity" in capsys.readouterr().out
+    assert run(pack, tmp_path, "--only", "table7/", "--figure", str(tmp_path / "figure.png")) == 0
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_schedules_are_not_mixed_and_the_best_way_to_learn_is_drawn():
+    base = {"kind": "EViT 0.5", "seed": 0, "before": 60.0, "ema_top1": None, "teacher_top1": 80.0, "paper_top1": None}
+    base |= {"macs": 1, "parameters": 1, "images_per_second": {"backbone compiled": 10, "optimised": 30}, "speedup": {}}
+    rows = [
+        base | {"student": f"EViT 0.5, {how}", "epochs": epochs, "top1": top1}
+        for how, epochs, top1 in (("labels", 3, 70.0), ("distilled", 3, 75.0), ("distilled", 12, 78.0))
+    ]
+    assert [(line["student"], line["epochs"], line["top-1"]) for line in digest(rows)] == [
+        ("EViT 0.5, labels", "3", "70.00"),
+        ("EViT 0.5, distilled", "3", "75.00"),
+        ("EViT 0.5, distilled", "12", "78.00"),
+    ]
+    assert [(point["model"], point["throughput"], point["top1"]) for point in points(rows)] == [
+        ("teacher", 10, 80.0),
+        ("EViT 0.5", 30, 78.0),
+    ]
 
 
 def test_processes_share_the_queue(pack, tmp_path):

@@ -134,9 +134,13 @@ def test_a_teacher_that_is_the_student_is_refused():
 
 
 def test_the_profile_of_an_update_says_where_its_time_goes():
+    model = tiny()
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     spent = lf.train.profile(
-        tiny(), recipe=RECIPE, data=arrays(), teacher=tiny(1), device="cpu", updates=3, accumulate=2
+        model, recipe=RECIPE, data=arrays(), teacher=tiny(1), device="cpu", updates=3, accumulate=2
     )
+    for key, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, before[key], rtol=0, atol=1e-15)
     assert 0 <= spent["data_ms"] < spent["update_ms"]
     assert spent["data_alone_ms"] > 0
     assert spent["data_share"] == pytest.approx(spent["data_ms"] / spent["update_ms"])

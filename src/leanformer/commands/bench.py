@@ -12,6 +12,7 @@ from ..measure.again import disagreements
 from ..measure.bench import Comparison, compare
 from ..measure.console import console
 from ..measure.results import read_rows
+from ..measure.turns import share_kernels
 from .common import Apply, Models, Set, side_by_side
 from .kernel_suite import run_kernels
 from .suite import run_suite
@@ -65,6 +66,7 @@ def bench(
     """
     if fp8 and suite in (None, "kernels"):
         raise ValueError("--fp8 is for the suites of models: give --suite gpu or --suite growth with it")
+    share_kernels()
     if suite == "kernels":
         return run_kernels(device, dtypes[0] if dtypes else "bfloat16", repeats, only, output, batches)
     if suite is not None:

@@ -1,6 +1,7 @@
 """leanformer study: a teacher, the students made from it, several seeds, one table."""
 
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,13 +11,16 @@ from typing import Annotated, Literal
 import tyro
 
 from ..measure.console import console
-from ..studies.digest import summary
+from ..measure.results import command as told
+from ..measure.turns import share_kernels
+from ..studies.digest import points, summary
 from ..studies.metaformers import metaformers
 from ..studies.riformer import riformer
 from ..studies.speed import measure_study
 from ..studies.study import Scale, Study, rows_in, run_study
 from ..studies.vit_small import vit_small
 from ..studies.vit_tiny import vit_tiny
+from ..visualise import trade_off
 from .common import Set, parse_arguments
 
 STUDIES: dict[str, Callable[..., Study]] = {
@@ -47,6 +51,7 @@ def study(
     repeats: int = 5,
     runs: Path | None = None,
     output: Path | None = None,
+    figure: Path | None = None,
 ) -> None:
     """Train a teacher and the students made from it, and print one table; what has a result already is skipped.
 
@@ -77,6 +82,7 @@ def study(
         repeats: Repeats of each timing.
         runs: The folder of the run folders; by default runs/study-NAME.
         output: The result file; by default results/study_NAME.json.
+        figure: Draw accuracy against measured throughput as PNG or SVG: the teacher, and each kind of student.
     """
     if name not in STUDIES:
         raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
@@ -91,6 +97,7 @@ def study(
         learning_rate=learning_rate, images=images, first_classes=first_classes, device=device, precision=precision,
         compile=compile,
     )  # fmt: skip
+    share_kernels()
     output = output or Path("results") / f"study_{name}.json"
     runs = runs or Path("runs") / f"study-{name}"
     if measure != "only":
@@ -101,17 +108,23 @@ def study(
     new = any("speedup" not in row for row in rows_in(output))
     if measure == "only" or (measure == "after" and new):
         measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
-    console().print(summary(name, rows_in(output)))
+    rows = rows_in(output)
+    console().print(summary(name, rows))
+    if figure is not None:
+        if not points(rows):
+            raise ValueError("no student's speed has been measured yet; give --measure only first")
+        console().print(f"wrote {trade_off(points(rows), by='family').save(figure)}")
 
 
 def _in_parallel(workers: int, runs: Path) -> None:
     """Start this command so many times; each process takes runs from the queue and writes its own log."""
     runs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "leanformer.cli", *sys.argv[1:], "--workers", "1", "--measure", "never"]
+    environment = {**os.environ, "LEANFORMER_COMMAND": told(sys.argv)}  # results name the command that was given
     started = []
     for worker in range(workers):
         with open(runs / f"worker-{worker}.log", "w") as log:
-            started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+            started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment))
     console().print(f"{workers} processes at work; their logs: {runs}/worker-*.log")
     failed = [worker for worker, process in enumerate(started) if process.wait() != 0]
     for worker in failed:

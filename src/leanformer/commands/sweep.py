@@ -16,7 +16,7 @@ from torch import nn
 from ..core import apply, card_of, input_of, parse_method, with_options
 from ..measure import count, record, write_result
 from ..measure.console import console
-from ..studies.training_free import exported, training_free
+from ..studies.training_free import drawn, exported, training_free
 from ..train.data import Data, check_fit, open_data
 from ..train.evaluate import measure
 from ..visualise import trade_off
@@ -86,7 +86,8 @@ def sweep(
         write_result(record(kind, rows, device, **about), output)
     console().print(_table(model, rows))
     if figure is not None:
-        trade_off(rows, x="macs", by="family" if study else None).save(figure)
+        shown = drawn(rows) or rows if study else rows
+        console().print(f"wrote {trade_off(shown, x='macs', by='family' if study else None).save(figure)}")
 
 
 Told = tuple[dict[str, Any], Callable[[], nn.Module]]

@@ -59,7 +59,7 @@ def record(
     return {
         "kind": kind,
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": command(sys.argv),
+        "command": os.environ.get("LEANFORMER_COMMAND") or command(sys.argv),
         "commit": os.environ.get("LEANFORMER_COMMIT")
         or _ask("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"),
         "versions": {**versions(), "python": platform.python_version()},

@@ -24,6 +24,16 @@ def in_turn(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Any]]:
         yield from _wave(jobs[first : first + workers])
 
 
+def share_kernels() -> None:
+    """Let models compiled from now on share kernels: named alike, what one compiles is found by the others.
+
+    >>> share_kernels()
+    """
+    from torch._inductor import config
+
+    config.triton.unique_kernel_names = False
+
+
 def _wave(jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
     """All jobs prepare at the same time; when none is preparing any more, they finish one by one."""
     context = multiprocessing.get_context("spawn")
@@ -49,6 +59,7 @@ def _child(job: Job, line: Connection) -> None:
         line.recv()
 
     try:
+        share_kernels()
         line.send(("done", job(ready)))
     except Exception:
         traceback.print_exc()

@@ -1,5 +1,6 @@
-"""The rows of a study as people read them: one line a student, mean and range over its seeds."""
+"""The rows of a study as people read them: one line a student, mean and range over its seeds; and as points to draw."""
 
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -8,18 +9,17 @@ from rich.table import Table
 
 
 def digest(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """One line a student, column → text: mean and range over seeds, and what the fused model costs.
+    """One line a student and schedule, column → text: mean and range over seeds, and what the fused model costs.
 
     >>> digest([])
     []
     """
     lines = []
-    for student in dict.fromkeys(row["student"] for row in rows):
-        mine = [row for row in rows if row["student"] == student]
+    for mine in _by_schedule(rows):
         top1, average = [row["top1"] for row in mine], [row["ema_top1"] for row in mine]
         speed = mine[0].get("speedup", {})
         lines.append({
-            "student": student,
+            "student": mine[0]["student"],
             "seeds": str(len(mine)),
             "epochs": str(mine[0]["epochs"]),
             "before": f"{statistics.mean(row['before'] for row in mine):.1f}",
@@ -33,6 +33,65 @@ def digest(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             "speed-up": ", ".join(f"{form} {value:.2f}" for form, value in speed.items()),
         })  # fmt: skip
     return lines
+
+
+def points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was measured for speed, as points for a figure: the teacher, and each kind of student as it learnt best.
+
+    >>> row = {"student": "EViT 0.7, labels", "kind": "EViT 0.7", "epochs": 3, "top1": 79.0, "ema_top1": None,
+    ...        "teacher_top1": 81.0, "speedup": {"eager": 2.0}, "images_per_second": {"eager": 100}}
+    >>> [(point["family"], point["throughput"], point["top1"]) for point in points([row])]
+    [('teacher', 50.0, 81.0), ('EViT', 100, 79.0)]
+    """
+    best: dict[str, dict[str, Any]] = {}
+    for mine in _by_schedule([row for row in rows if "images_per_second" in row]):
+        first = mine[0]
+        ours = {form: speed for form, speed in first["images_per_second"].items() if not form.startswith("backbone")}
+        top1 = max(_mean(mine, "top1"), _mean(mine, "ema_top1"))
+        point = {
+            "model": first["kind"],
+            "family": family(first["kind"]),
+            "throughput": max(ours.values()),
+            "top1": top1,
+        }
+        if first["kind"] not in best or best[first["kind"]]["top1"] < top1:
+            best[first["kind"]] = point
+    if not best:
+        return []
+    known = [row for row in rows if "images_per_second" in row]
+    teacher = {"model": "teacher", "family": "teacher", "throughput": _teacher_speed(known[0])}
+    return [teacher | {"top1": statistics.mean(row["teacher_top1"] for row in known)}, *best.values()]
+
+
+def family(kind: str) -> str:
+    """A kind of student without its numbers; what takes several methods is a combination.
+
+    >>> family("EViT 0.7 without fusion"), family("RIFormer in 2 blocks"), family("RePa 0.5 + SiT late")
+    ('EViT without fusion', 'RIFormer', 'combinations')
+    """
+    if " + " in kind:
+        return "combinations"
+    return re.sub(r" (in )?[0-9.]+( blocks)?| early| late", "", kind)
+
+
+def _by_schedule(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The rows that differ in nothing but their seed, together."""
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["student"], row["epochs"], row.get("learning_rate")), []).append(row)
+    return list(groups.values())
+
+
+def _mean(rows: Sequence[dict[str, Any]], key: str) -> float:
+    values = [row[key] for row in rows]
+    return float("-inf") if None in values else statistics.mean(values)
+
+
+def _teacher_speed(row: dict[str, Any]) -> float:
+    """The teacher's fastest form, or what our speed-up is over."""
+    speeds = row["images_per_second"]
+    own = [speed for form, speed in speeds.items() if form.startswith("backbone")]
+    return max(own) if own else speeds["eager"] / row["speedup"]["eager"]
 
 
 def summary(name: str, rows: Sequence[dict[str, Any]]) -> Table:

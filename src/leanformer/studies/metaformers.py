@@ -22,6 +22,8 @@ from .riformer import student_of
 from .study import Student, Study
 
 NATIVE: dict[str, Any] = {"img_size": 64, "stem": (7, 2, 3), "crop_pct": 1.0}
+LARGER_SCALE: dict[str, Any] = {"layer_scale_init_values": 0.1}
+"""For models made like PoolFormer: their published start of 1e-5 is for 300 epochs, and silences mixers for long."""
 TEACHER = "poolformer_s12"
 FROM_SCRATCH = {
     "IdentityFormer-S12": ("identityformer_s12", 74.6),
@@ -55,11 +57,12 @@ def metaformers(checkpoint: Path | None = None, **arguments: Any) -> Study:
     ['IdentityFormer-S12, labels', 'RandFormer-S12, labels']
     """
     given = {**NATIVE, **arguments}
+    pooled = {**LARGER_SCALE, **given}
     return Study(
         name="metaformers",
-        teacher=lambda classes, names=None: create(TEACHER, checkpoint, **{**given, "num_classes": classes}),
+        teacher=lambda classes, names=None: create(TEACHER, checkpoint, **{**pooled, "num_classes": classes}),
         recipe=short(),
-        students=(*_from_scratch(given), *_road(given), *_repa(given)),
+        students=(*_from_scratch(given), *_road(pooled), *_repa(pooled)),
     )
 
 

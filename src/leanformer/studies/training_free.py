@@ -123,6 +123,15 @@ def exported(folder: Path, model: str, data: str) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def drawn(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows for a figure of accuracy against MACs: those that save some, EViT's with the fused token.
+
+    >>> [row["family"] for row in drawn([{"family": "dtype"}, {"family": "EViT at 3,6,9"}])]
+    ['EViT at 3,6,9']
+    """
+    return [row for row in rows if row["family"] not in ("dtype", "exported") and "no fusion" not in row["family"]]
+
+
 def _at(at: tuple[int, ...]) -> list[Candidate]:
     """EViT at these places at every rate, with the fused token and without."""
     return [_evit(rate, at, fused) for fused in (True, False) for rate in RATES]

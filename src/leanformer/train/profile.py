@@ -2,7 +2,9 @@
 
     data = an update on fresh batches - the same update on one batch that is kept
 
-What the pipeline costs is what training would gain without it: work that hides behind the device costs nothing.
+What the pipeline costs is what training would gain without it: work that hides behind the device costs nothing. The
+weights are held, for they would soon fit the batch that is kept, and products of small gradients draw less power and
+run faster.
 """
 
 import itertools
@@ -24,6 +26,8 @@ from .recipe import Recipe
 from .runs import Settings
 
 TURNS, WARM_UP = 3, 5
+STILL = 1e-20
+"""A learning rate that is none: recipes do not take 0."""
 
 
 def profile(
@@ -38,7 +42,7 @@ def profile(
 ) -> dict[str, float]:
     """Milliseconds of a whole update, what fresh data add to it, the data and the teachers alone, and the data's share.
 
-    The arguments are those of `fit`. The model is trained by a few updates.
+    The arguments are those of `fit`. The updates are whole ones, but at a learning rate that moves no weight.
 
     >>> import torch, leanformer as lf
     >>> model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1, num_classes=2)
@@ -53,6 +57,7 @@ def profile(
     check_fit(model, opened)
     chosen = choose_objective(objective, model, teachers, recipe.objective)
     check_teachers(chosen, teachers, model)
+    recipe = recipe.replace(learning_rate=STILL, min_learning_rate=0.0, warmup_learning_rate=0.0)
     run = Run(model, recipe, settings, opened, None, teachers, chosen, None)
     run.journal = Journal(None, quiet=True)
     run.wrapped.train(not recipe.frozen_statistics)

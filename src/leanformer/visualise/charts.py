@@ -16,7 +16,7 @@ LABELS = {
 }
 SCALES = {"macs": 1e-9, "parameters": 1e-6, "latency_p50": 1e3}
 LABELLED = 14
-"""With more points than that, only those that nothing beats are labelled."""
+"""With more points than that, only those that nothing beats are labelled, and none where a column names families."""
 
 
 def trade_off(
@@ -53,14 +53,14 @@ def trade_off(
     axis.grid(alpha=0.25)
     lines = [f"{axis.get_ylabel()} against {axis.get_xlabel()}; a * marks what nothing beats in both."]
     short, named = short_names([str(row.get(label, "")) for row in points]), {}
-    leading = front(points, x, y) if by else points  # the names of all families' best would cover each other
+    few = len(points) <= LABELLED
     for index, (kind, members) in enumerate(kinds.items()):
         best = front(members, x, y)
         _points(axis, index, kind, _xy(members, x, y), _xy(best, x, y))
         for row, *point in zip(members, *_xy(members, x, y)):
             good, name = any(row is each for each in best), str(row.get(label, ""))
             lines.append(f"{name}{f' ({kind})' if kind else ''}: {point[0]:.5g} and {point[1]:.5g}{' *' * good}")
-            if len(points) <= LABELLED or (good and any(row is each for each in leading)):
+            if few or (good and by is None):  # families are told by their colours: so many names would hide them
                 named[tuple(point)] = short[name]
     if any(kinds):
         plot.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
