@@ -26,7 +26,7 @@ def test_every_case_is_timed_against_plain_torch_and_written(tmp_path, capsys):
     assert main([*SUITE, "--dtypes", "bfloat16", "--batches", "1", "--output", str(path)]) == 0
     result = json.loads(path.read_text())
     assert result["kind"] == "kernels"
-    assert len(result["rows"]) == 7 + 4 + 2 + 1
+    assert len(result["rows"]) == 8 + 4 + 2 + 1
     for row in result["rows"]:
         assert not row["failed"], row
         assert {"kernel", "plain, compiled"} <= set(row["microseconds"])

@@ -3,17 +3,25 @@
 import torch
 from torch import Tensor
 
-from leanformer.kernels import choose_triton, class_attention_triton, pool_triton, reorganise_triton, thin_conv_triton
+from leanformer.kernels import (
+    choose_triton,
+    class_attention_triton,
+    pool_triton,
+    reorganise_triton,
+    slim_triton,
+    thin_conv_triton,
+)
 from leanformer.kernels.class_attention import attention_with_class_row_reference
 from leanformer.kernels.pool import pool_in_one_pass_reference
 from leanformer.kernels.reorganise import reorganise_in_one_pass_reference
+from leanformer.kernels.slim import slim_in_one_pass_reference
 from leanformer.kernels.thin_conv import thin_conv_reference, weight_of_product
 
 
-def close(found: Tensor, truth: Tensor, case: object) -> None:
+def close(found: Tensor, truth: Tensor, case: object, allowed: float = 1e-5) -> None:
     assert found.shape == truth.shape, (case, found.shape, truth.shape)
     error = (found.double() - truth).norm() / truth.norm()
-    assert error < 1e-5, (case, error)
+    assert error < allowed, (case, error)
 
 
 def attention(batch: int, heads: int, tokens: int, dim: int) -> None:
@@ -38,6 +46,29 @@ def reorganisation(prefix: int, patches: int, keep: int, channels: int, fuse: bo
         close(z, truth[1], (prefix, patches, keep, channels, norm))
     else:
         assert z.numel() == 0
+
+
+def slimming(prefix: int, patches: int, mixtures: int, channels: int, kind: torch.dtype = torch.float32) -> None:
+    """As for one image and as for many, whose programs take several strips each; tensors whole and as views."""
+    x = torch.randn(2, 2 + prefix + patches, channels + 3).to(kind)[:, 1:-1, 3:]
+    plain = torch.randn(2, patches, mixtures).to(kind)
+    wide = torch.randn(2, patches, mixtures + 5).to(kind)[..., :mixtures] * 3
+    turned = torch.randn(2, mixtures, patches).to(kind).mT
+    prior = torch.randn(mixtures, patches).to(kind) * 4
+    cases = (
+        (x, plain, None),
+        (x, wide, prior),
+        (x, turned, prior.mT.contiguous().mT),
+        (x.mT.contiguous().mT, wide, None),
+    )
+    enough = slim_triton.MANY_PROGRAMS
+    for slim_triton.MANY_PROGRAMS in (enough, 1):
+        for case in cases:
+            truth = slim_in_one_pass_reference(*(t if t is None else t.double() for t in case), prefix)
+            found = slim_triton.launch(*case, prefix)
+            close(found, truth, (prefix, patches, mixtures, channels), 1e-5 if kind == torch.float32 else 1e-3)
+            assert torch.equal(found[:, :prefix], case[0][:, :prefix])
+    slim_triton.MANY_PROGRAMS = enough
 
 
 def pooling(batch: int, height: int, width: int, channels: int) -> None:
@@ -73,6 +104,10 @@ def main() -> None:
     reorganisation(2, 38, 20, 48, True, "scale")
     reorganisation(1, 16, 3, 96, True, "")
     reorganisation(1, 16, 16, 32, False, "shift")
+    for case in ((1, 21, 10, 24), (0, 77, 33, 50), (2, 30, 17, 200), (1, 1, 1, 3), (5, 64, 16, 32)):
+        slimming(*case)
+    slimming(1, 196, 70, 130, torch.float16)
+    slimming(2, 300, 20, 140, torch.float16)
     for case in ((2, 5, 7, 16), (1, 17, 9, 64), (1, 1, 3, 96)):
         pooling(*case)
     thin_convolution(12, 3, 2, 1, 12, True, True)

@@ -17,6 +17,7 @@ from leanformer.kernels.choose import choose_by_counting
 from leanformer.kernels.class_attention import attention_with_class_row, attention_with_class_row_reference
 from leanformer.kernels.pool import pool_in_one_pass
 from leanformer.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
+from leanformer.kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
 from leanformer.kernels.thin_conv import thin_conv, weight_of_product
 from leanformer.layers.mixers import Pooling
 from leanformer.optimize.modules import PooledBranch
@@ -72,6 +73,8 @@ def test_mean_and_shift_of_the_norm_cancel_behind_a_pooling_that_subtracts_its_i
         (attention_with_class_row, heads()),
         (reorganise_in_one_pass, tokens(1, 10, 4, 8)),
         (reorganise_in_one_pass, (*tokens(2, 10, 4, 8)[:4], False, None, None, 0.0)),
+        (slim_in_one_pass, (torch.randn(2, 11, 8), torch.randn(2, 9, 5), torch.randn(5, 9), 2)),
+        (slim_in_one_pass, (torch.randn(2, 9, 8), torch.randn(2, 9, 5), None, 0)),
         (thin_conv, (torch.randn(2, 3, 9, 9), weight_of_product(torch.randn(8, 3, 3, 3)), None, 3, 2, 1, True)),
         (pool_in_one_pass, (torch.randn(2, 4, 5, 8), torch.randn(8), 1e-5)),
     ],
@@ -120,6 +123,26 @@ def test_reorganisation_in_one_pass_agrees_with_float64_on_the_gpu(patches, keep
     u, z = reorganise_in_one_pass(*half[:2], score.cuda(), chosen.cuda(), fuse, *half[2:], eps)
     assert off(u, truth[0]) < 1e-2
     assert off(z, truth[1]) < 1e-2
+
+
+@on_gpu
+@pytest.mark.parametrize("batch", [1, 3, 256])
+@pytest.mark.parametrize(
+    ("prefix", "patches", "mixtures", "channels"),
+    [(1, 196, 98, 384), (1, 98, 49, 384), (1, 49, 24, 384), (0, 77, 13, 50), (2, 576, 288, 192)],
+)
+def test_slimming_in_one_pass_agrees_with_float64_on_the_gpu(batch, prefix, patches, mixtures, channels):
+    x, logits = torch.randn(batch, prefix + patches, channels), 2 * torch.randn(batch, patches, mixtures)
+    half = [t.to("cuda", torch.bfloat16) for t in (x, logits)]
+    for prior in (None, torch.randn(mixtures, patches, device="cuda", dtype=torch.bfloat16)):
+        truth = slim_in_one_pass_reference(*(t if t is None else t.double() for t in (*half, prior)), prefix)
+        found = slim_in_one_pass(*half, prior, prefix)
+        assert off(found, truth) < 1e-2
+        assert torch.equal(found[:, :prefix], half[0][:, :prefix])
+        turned = None if prior is None else prior.mT.contiguous().mT
+        assert off(slim_in_one_pass(*half, turned, prefix), truth) < 1e-2
+    exact = slim_in_one_pass(x.cuda(), logits.cuda(), None, prefix)
+    assert off(exact, slim_in_one_pass_reference(x.double(), logits.double(), None, prefix)) < 1e-5
 
 
 @on_gpu

@@ -5,6 +5,7 @@ import torch
 from helpers import randomise
 
 import leanformer as lf
+from leanformer.layers.slimming import slimming_maps
 from leanformer.optimize import reduce, search
 from leanformer.optimize.rewrite import REWRITES
 
@@ -31,6 +32,11 @@ def pooled():
     return randomise(lf.create("poolformer_s12", **dims), scale=0.2).eval()
 
 
+def slimmed(**options):
+    model = randomise(lf.apply(lf.create("vit", depth=4, **SMALL), lf.SiT(at=(1, 2), **options)))
+    return lf.fuse(model.eval())
+
+
 def lean_vit():
     model = lf.apply(lf.create("vit", depth=4, **SMALL), lf.RePa(), lf.EViT())
     return lf.fuse(randomise(model).eval())
@@ -49,6 +55,11 @@ def mixer_free(**more):
         (lambda: lf.create("vit", depth=2, **SMALL).eval(), {"patches by product", "activation in product"}),
         (lean_vit, {"patches by product", "RePa by products", *REDUCING}),
         (evit, {"patches by product", "activation in product", *REDUCING}),
+        (slimmed, {"patches by product", "activation in product", "tokens slimmed in one pass"}),
+        (
+            lambda: slimmed(start="random"),
+            {"patches by product", "activation in product", "tokens slimmed in one pass"},
+        ),
         (mixer_free, {"mixer-free stages in one pass", "first convolution by product"}),
         (
             lambda: lf.fuse(randomise(lf.create("lvvit_plus_tiny", depth=2, embed_dim=32, img_size=32, num_heads=2))),
@@ -75,6 +86,22 @@ def test_a_model_that_only_looks_mixer_free_is_not_rewritten():
     assert REWRITES["mixer-free stages in one pass"](mixer_free(act="relu")) is None
     pooled = lf.create("poolformer_s12", depths=(1, 1, 1, 1), dims=(16, 16, 16, 16))
     assert REWRITES["mixer-free stages in one pass"](pooled) is None
+
+
+def test_slimmings_that_are_not_fused_or_share_tokens_out_are_not_rewritten():
+    rewrite = REWRITES["tokens slimmed in one pass"]
+    assert rewrite(lf.apply(lf.create("vit", depth=4, **SMALL), lf.SiT(at=(1, 2)))) is None
+    assert rewrite(slimmed(axis="outputs")) is None
+
+
+def test_slimming_in_one_pass_follows_the_size_of_the_images_and_still_tells_its_weights():
+    model = lf.fuse(randomise(lf.apply(lf.create("vit", depth=4, dynamic_img_size=True, **SMALL), lf.SiT(at=(1, 2)))))
+    new = REWRITES["tokens slimmed in one pass"](model.eval())
+    for size in ((32, 32), (48, 40)):
+        images = torch.randn(2, 3, *size)
+        torch.testing.assert_close(new(images), model(images), atol=1e-4, rtol=1e-4)
+        for found, truth in zip(slimming_maps(new, images), slimming_maps(model, images), strict=True):
+            torch.testing.assert_close(found, truth, atol=1e-5, rtol=1e-4)
 
 
 def test_optimize_on_the_cpu_answers_like_the_model_at_any_batch_and_remembers(tmp_path, monkeypatch):
@@ -120,7 +147,7 @@ def test_steps_that_no_measurement_has_shown_to_pay_are_left_to_the_search(monke
     assert "pooling with its norm in one pass" in search._applicable(pooled())
 
 
-@pytest.mark.parametrize("build", [lean_vit, evit, mixer_free, pooled])
+@pytest.mark.parametrize("build", [lean_vit, evit, slimmed, mixer_free, pooled])
 def test_the_rewritten_model_compiles_without_graph_breaks(build):
     model = build()
     for rewrite in REWRITES.values():

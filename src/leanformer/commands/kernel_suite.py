@@ -21,6 +21,7 @@ from ..kernels.class_attention import attention_with_class_row, attention_with_c
 from ..kernels.fp8 import fp8_linear, fp8_linear_reference, quantise_rows
 from ..kernels.pool import pool_in_one_pass, pool_in_one_pass_reference
 from ..kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
+from ..kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
 from ..kernels.thin_conv import thin_conv, weight_of_product
 from ..measure import record, write_result
 from ..measure.console import console
@@ -73,6 +74,7 @@ def cases(batches: tuple[int, ...] = (256, 1)) -> Iterator[Case]:
             yield attention_case(model, heads, batch, tokens=197)
             yield reorganisation_case(model, 64 * heads, batch, patches=196, keep=138)
         yield ranking_case(batch, patches=196, keep=138)
+        yield slimming_case("SiT-S", 384, batch, patches=196, mixtures=98)
     yield attention_case("DeiT-S", 6, batches[0], tokens=140)
     yield reorganisation_case("DeiT-S", 384, batches[0], patches=139, keep=98)
     for model, widths in STAGES.items():
@@ -108,6 +110,16 @@ def ranking_case(batch: int, patches: int, keep: int) -> Case:
         f"tokens ranked, {keep} of {patches}, batch {batch}.",
         choose_by_counting, choose_by_counting_reference, functools.partial(_scores, batch, patches, keep),
         moved=batch * (2 * patches + 4 * keep),
+    )  # fmt: skip
+
+
+def slimming_case(model: str, channels: int, batch: int, patches: int, mixtures: int) -> Case:
+    return Case(
+        f"tokens slimmed, {model}, {patches} to {mixtures} patches, batch {batch}.",
+        slim_in_one_pass, slim_in_one_pass_reference,
+        functools.partial(_slimmed, batch, patches, mixtures, channels),
+        moved=batch * (channels * (patches + mixtures + 2) + patches * mixtures) + mixtures * patches,
+        flops=2 * batch * mixtures * patches * channels,
     )  # fmt: skip
 
 
@@ -215,6 +227,13 @@ def _tokens(batch: int, patches: int, keep: int, channels: int, device: torch.de
 
 def _scores(batch: int, patches: int, keep: int, device: torch.device, dtype: torch.dtype) -> tuple:
     return torch.rand(batch, patches, device=device), keep
+
+
+def _slimmed(batch: int, patches: int, mixtures: int, channels: int, device: torch.device, dtype: torch.dtype) -> tuple:
+    x = torch.randn(batch, 1 + patches, channels, device=device).to(dtype)
+    logits = torch.randn(batch, patches, mixtures, device=device).to(dtype)
+    prior = torch.randn(patches, mixtures, device=device).to(dtype).mT  # in memory as the logits are, as in a model
+    return x, logits, prior, 1
 
 
 def _map(batch: int, side: int, channels: int, device: torch.device, dtype: torch.dtype) -> tuple:

@@ -17,6 +17,7 @@ from ..layers.patches import disjoint
 from ..layers.tokens import Choose
 from .modules import ChooseByCounting, GeluMlp, MixerFreeStage, PatchProduct, PooledBranch, RePaProducts, ThinConv
 from .reduce import in_one_pass, takes_class_row, takes_one_pass, with_class_row
+from .slim import OnePassSlimming, slims_in_one_pass
 
 Rewrite = Callable[[nn.Module], nn.Module | None]
 
@@ -69,6 +70,11 @@ def tokens_in_one_pass(model: nn.Module) -> nn.Module | None:
     return _replace(model, takes_one_pass, in_one_pass)
 
 
+def slimming_in_one_pass(model: nn.Module) -> nn.Module | None:
+    """Where tokens are slimmed: the softmax, the mixtures and the tokens that pass by in one pass."""
+    return _replace(model, slims_in_one_pass, OnePassSlimming)
+
+
 def pooling_in_one_pass(model: nn.Module) -> nn.Module | None:
     """Pooling as token mixer: one pass for the statistics, one for the norm, the windows and the residual sum."""
     return _replace(model, _pooled, PooledBranch)
@@ -84,9 +90,10 @@ REWRITES: dict[str, Rewrite] = {
     "attention with class row": class_row_with_attention,
     "tokens ranked by counting": tokens_by_counting,
     "tokens reorganised in one pass": tokens_in_one_pass,
+    "tokens slimmed in one pass": slimming_in_one_pass,
     "pooling with its norm in one pass": pooling_in_one_pass,
 }
-WHEN_MEASURED: frozenset[str] = frozenset()
+WHEN_MEASURED: frozenset[str] = frozenset({"tokens slimmed in one pass"})
 """Steps taken only where a measurement in the same search shows a gain; all others are known to be good."""
 
 
