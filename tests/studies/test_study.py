@@ -14,7 +14,7 @@ from leanformer.cli import main
 from leanformer.methods import EViT, RePa
 from leanformer.studies.digest import digest, points
 from leanformer.studies.riformer import riformer
-from leanformer.studies.study import Scale, rows_in, run_study
+from leanformer.studies.study import Scale, _own_first, rows_in, run_study
 from leanformer.studies.vit_tiny import vit_tiny
 
 SMALL = ["--set", "img_size=32", "--set", "depths=(1,1,1,1)", "--set", "dims=(8,8,16,16)"]
@@ -113,6 +113,14 @@ def test_speeds_measured_before_training_reach_the_rows(pack, tmp_path):
     assert not (tmp_path / "study.json").exists()
     assert run(pack, tmp_path, "--only", "table7/identity-features", "--measure", "never") == 0
     assert rows_in(tmp_path / "study.json")[0]["speedup"]["eager"] > 0
+
+
+def test_processes_begin_with_other_kinds_and_keep_to_one_until_it_is_done():
+    runs = [(student, seed) for seed in (0, 1) for student in vit_tiny(None).chosen("RePa 0.25,|RePa 0.5,|RePa 0.75,")]
+    for worker in range(3):
+        kinds = [student.kind for student, _ in _own_first(runs, worker, 3)]
+        assert kinds[:6] == [f"RePa {('0.25', '0.5', '0.75')[worker]}"] * 6
+        assert sorted(kinds) == sorted(student.kind for student, _ in runs)
 
 
 def test_a_run_that_fails_does_not_stop_the_others(pack, tmp_path):

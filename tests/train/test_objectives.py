@@ -253,3 +253,17 @@ def test_patches_are_products_while_a_compiled_model_trains_and_convolutions_aga
     learner.close()
     assert type(model.patch_embed.proj) is torch.nn.Conv2d
     assert torch.equal(model(images), before)
+
+
+def test_a_compiled_teacher_is_compiled_again_where_other_taps_read_it(monkeypatch):
+    """Two runs in one process: the second wants what the first had no taps for."""
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **options: plain(model, backend="eager", **options))
+    torch._dynamo.reset()
+    teacher, images = tiny(), torch.randn(2, 3, 16, 16)
+    for paths in ((), ("blocks.0",), ()):
+        teachers = Teachers(
+            {"teacher": teacher}, {"teacher": frozenset(paths)}, lf.core.input_of(teacher), compile=True
+        )
+        assert set(teachers(images)["teacher"].taps) == set(paths)
+        teachers.close()

@@ -26,6 +26,8 @@ from .common import Set, parse_arguments
 STUDIES: dict[str, Callable[..., Study]] = {
     "vit_tiny": vit_tiny, "riformer": riformer, "metaformers": metaformers, "vit_small": vit_small,
 }  # fmt: skip
+WORKER = "LEANFORMER_WORKER"
+"""Tells a process that shares the queue which of how many it is, as 2/5."""
 
 
 def study(
@@ -104,7 +106,7 @@ def study(
         if workers > 1:
             _in_parallel(workers, runs)
         else:
-            run_study(chosen, scale, output, runs, only, teacher)
+            run_study(chosen, scale, output, runs, only, teacher, _worker())
     new = any("speedup" not in row for row in rows_in(output))
     if measure == "only" or (measure == "after" and new):
         measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
@@ -116,6 +118,12 @@ def study(
         console().print(f"wrote {trade_off(points(rows), by='family').save(figure)}")
 
 
+def _worker() -> tuple[int, int]:
+    """Which process of how many this is."""
+    worker, _, workers = os.environ.get(WORKER, "0/1").partition("/")
+    return int(worker), int(workers)
+
+
 def _in_parallel(workers: int, runs: Path) -> None:
     """Start this command so many times; each process takes runs from the queue and writes its own log."""
     runs.mkdir(parents=True, exist_ok=True)
@@ -123,6 +131,7 @@ def _in_parallel(workers: int, runs: Path) -> None:
     environment = {**os.environ, "LEANFORMER_COMMAND": told(sys.argv)}  # results name the command that was given
     started = []
     for worker in range(workers):
+        environment[WORKER] = f"{worker}/{workers}"
         with open(runs / f"worker-{worker}.log", "w") as log:
             started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment))
     console().print(f"{workers} processes at work; their logs: {runs}/worker-*.log")

@@ -107,14 +107,23 @@ class Scale:
 
 
 def run_study(
-    study: Study, scale: Scale, output: Path, runs: Path, only: str = "", teacher: Path | None = None
+    study: Study,
+    scale: Scale,
+    output: Path,
+    runs: Path,
+    only: str = "",
+    teacher: Path | None = None,
+    worker: tuple[int, int] = (0, 1),
 ) -> list[dict[str, Any]]:
     """Run what is missing and nobody else is at, write `output` after every run, and return all its rows.
+
+    `worker` is which process this is and of how many: each begins with other kinds of students, for what a process has
+    compiled serves all rows of a kind.
 
     >>> run_study(study, Scale(data="pack:tiny_imagenet", epochs=2, teacher_epochs=6),
     ...           Path("results/study.json"), Path("runs/study"))  # doctest: +SKIP
     """
-    missing = list(_missing(study, scale, output, only))
+    missing = _own_first(list(_missing(study, scale, output, only)), *worker)
     if not missing:
         return rows_in(output)
     train, val = (_of_classes(open_data(scale.data, split), scale.first_classes) for split in ("train", "val"))
@@ -154,6 +163,11 @@ def _missing(study: Study, scale: Scale, output: Path, only: str) -> Iterator[tu
                 yield student, seed
 
 
+def _own_first(missing: list[tuple[Student, int]], worker: int, workers: int) -> list[tuple[Student, int]]:
+    kinds = list(dict.fromkeys(student.kind for student, _ in missing))
+    return sorted(missing, key=lambda run: (kinds.index(run[0].kind) - worker) % workers)
+
+
 def _hashable(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         yield {key: value for key, value in row.items() if not isinstance(value, dict | list)}
@@ -186,7 +200,6 @@ def _run(
     study: Study, student: Student, master: tuple[nn.Module, float], scale: Scale, train: Data, val: Data,
     folder: Path, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
-    torch._dynamo.reset()  # else the many students of one process reach the limit of recompilations
     teacher, teacher_top1 = master
     torch.manual_seed(seed)
     model = student.make(teacher, scale.epochs).to(scale.place)

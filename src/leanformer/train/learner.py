@@ -34,7 +34,7 @@ class Learner(nn.Module):
         self._taps = contextlib.ExitStack()
         self._seen = self._taps.enter_context(taps(student, objective.student_taps()))
         # behind a tuple, since the compiled module shares the student's parameters and must not register them twice
-        self._compiled = (torch.compile(student, dynamic=False),) if compile else ()
+        self._compiled = (_compiled(student, dynamic=False),) if compile else ()
         if compile:
             self._taps.callback(patches_as_products(student))
 
@@ -54,6 +54,16 @@ class Learner(nn.Module):
     def close(self) -> None:
         """Remove the taps from the student."""
         self._taps.close()
+
+
+def _compiled(model: nn.Module, **options: Any) -> Any:
+    """The model compiled; what was compiled before is used again where it has the same taps, and only there.
+
+    By default compiled code is not asked about hooks: a model compiled without taps would go on without them, and a
+    later run in the same process that reads them would find nothing.
+    """
+    torch._dynamo.config.skip_nnmodule_hook_guards = False
+    return torch.compile(model, **options)
 
 
 class PatchConv(nn.Conv2d):
@@ -103,7 +113,7 @@ class Teachers:
             self.models[name] = model.eval()
             self.seen[name] = self._taps.enter_context(taps(model, paths.get(name, ())))
             self.inputs[name] = input_of(model)
-            self.run[name] = torch.compile(model) if compile else model
+            self.run[name] = _compiled(model) if compile else model
             if compile:
                 self._taps.callback(patches_as_products(model))
 
