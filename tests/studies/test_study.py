@@ -12,10 +12,12 @@ from PIL import Image
 
 from leanformer.cli import main
 from leanformer.methods import EViT, RePa
+from leanformer.studies import study
 from leanformer.studies.digest import digest, points
 from leanformer.studies.riformer import riformer
 from leanformer.studies.study import Scale, _own_first, rows_in, run_study
 from leanformer.studies.vit_tiny import vit_tiny
+from leanformer.train import Result
 
 SMALL = ["--set", "img_size=32", "--set", "depths=(1,1,1,1)", "--set", "dims=(8,8,16,16)"]
 
@@ -134,6 +136,21 @@ def test_a_run_that_fails_does_not_stop_the_others(pack, tmp_path):
     with pytest.raises(RuntimeError, match=f"{bad.name}, seed 0: no such thing"):
         run_study(study, scale, tmp_path / "study.json", tmp_path / "runs")
     assert [row["student"] for row in rows_in(tmp_path / "study.json")] == [good.name]
+
+
+def test_a_study_that_is_asked_to_stop_begins_no_other_run(pack, tmp_path, monkeypatch):
+    begun = []
+
+    def stopped(model, **options):
+        begun.append(options["output"])
+        return Result(model, None, None, None, [], 1, False, 0.0, options["output"])
+
+    monkeypatch.setattr(study, "fit", stopped)
+    scale = Scale(data=pack, epochs=1, teacher_epochs=1, batch_size=16, device="cpu")
+    queue = riformer(None, img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
+    with pytest.raises(SystemExit, match="the same command goes on"):
+        run_study(queue, scale, tmp_path / "study.json", tmp_path / "runs")
+    assert len(begun) == 1
 
 
 def test_a_study_can_be_cut_to_some_classes_and_images(pack, tmp_path):

@@ -242,6 +242,8 @@ def _fit(
         evaluate_every=max(1, recipe.epochs),
         save_every=EPOCHS_BETWEEN_CHECKPOINTS * (len(train) // recipe.batch_size),
     )  # fmt: skip
+    if not result.finished:  # asked to stop: the other runs of the queue are not begun
+        raise SystemExit(f"stopped; the same command goes on from {folder}")
     for leftover in ("checkpoint.pt", "checkpoint.previous.pt"):
         (folder / leftover).unlink(missing_ok=True)  # many runs, each many times the size of its model
     return result
