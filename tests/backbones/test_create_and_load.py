@@ -385,3 +385,12 @@ def test_saved_files_can_be_read_by_those_who_may_read_other_files(tmp_path: Pat
 def card_in(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="pt") as file:
         return json.loads(file.metadata()["leanformer"])
+
+
+@pytest.mark.parametrize("names", [None, ["n01440764"], ["n01440764", "cat", "dog"]])
+def test_a_head_is_fresh_unless_every_class_is_known(names):
+    vit = lf.create("vit", depth=1, embed_dim=8, num_heads=1, num_classes=1000)
+    rows = vit.head.weight
+    head = lf.with_head(vit, 3, names).head
+    assert head.weight.shape == (3, 8)
+    assert not torch.equal(head.weight, rows[:3])

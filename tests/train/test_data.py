@@ -11,6 +11,7 @@ from timm.data import create_transform
 
 import leanformer as lf
 from leanformer.train.augment import Augment, erase, evaluation_view, random_boxes
+from leanformer.train.data import class_names
 from leanformer.train.draws import uniforms
 from leanformer.train.loader import Plan
 from leanformer.train.packs import write_pack
@@ -82,6 +83,16 @@ def test_a_source_without_images_is_refused(tmp_path, prepare, message):
     with pytest.raises(ValueError, match=message):
         _fit(prepare(tmp_path), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_names_of_classes_are_those_of_the_opened_data(tmp_path, packs):
+    assert class_names(f"pack:{packs}/set") == lf.train.open_data(f"pack:{packs}/set", "train").classes == tuple("abcd")
+    folder = picture_folder(tmp_path / "pictures")
+    assert class_names(folder) == lf.train.open_data(folder, "train").classes
+    assert class_names("wds/nowhere") is None
+    (tmp_path / "broken_train.npz").write_bytes(b"no pack")
+    with pytest.raises(ValueError, match="is not a pack of images"):
+        class_names(f"pack:{tmp_path / 'broken'}")
 
 
 def test_a_missing_split_is_refused(tmp_path):

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from timm.data import ImageNetInfo
 from torch import nn
 
@@ -11,8 +10,8 @@ from torch import nn
 def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) -> nn.Module:
     """The model with a head for so many classes, changed itself.
 
-    Where all names are WordNet ids of ImageNet-1k and the model has its 1000 outputs, the rows of these classes are
-    kept; otherwise the head is fresh.
+    Where there is a name for each class, all are WordNet ids of ImageNet-1k and the model has its 1000 outputs, the
+    rows of these classes are kept; otherwise the head is fresh.
 
     >>> import leanformer as lf
     >>> vit = lf.create("vit", depth=1, embed_dim=8, num_heads=1, num_classes=1000)
@@ -21,10 +20,9 @@ def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) 
     True
     """
     known = {name: index for index, name in enumerate(ImageNetInfo("imagenet-1k").label_names())}
+    rows = [known[name] for name in names or () if name in known]
     head = model.get_classifier()
     model.reset_classifier(num_classes)
-    if names and all(name in known for name in names) and getattr(head, "out_features", 0) == len(known):
-        rows = torch.tensor([known[name] for name in names])
-        new = model.get_classifier()
-        new.load_state_dict({key: tensor[rows] for key, tensor in head.state_dict().items()})
+    if len(rows) == len(names or ()) == num_classes and getattr(head, "out_features", 0) == len(known):
+        model.get_classifier().load_state_dict({key: tensor[rows] for key, tensor in head.state_dict().items()})
     return model

@@ -25,6 +25,7 @@ from ..kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
 from ..kernels.thin_conv import thin_conv, weight_of_product
 from ..measure import record, write_result
 from ..measure.console import console
+from ..measure.results import wanted
 from ..measure.timing import capture, interleave, matrix_peak, memory_rate
 
 Build = Callable[[torch.device, torch.dtype], tuple[Any, ...]]
@@ -159,7 +160,7 @@ def run_kernels(
     memory, matrix = memory_rate(place), matrix_peak(place, kind)
     rows: list[Measured] = []
     for case in cases(batches or (256, 1)):
-        if not any(text.strip() in case.label for text in only.split("|")):
+        if not wanted(case.label, only):
             continue
         rows.append(_measured(case, place, kind, repeats, memory, matrix))
         if output is not None:

@@ -84,7 +84,7 @@ def profile(
         many = apart_batch or (2048 if place.type == "cuda" else 1)
         jobs = [Part(name, place, batch, kind, mode, repeats) for name in FFN_SHARES for mode in modes]
         jobs += [Part(APART, place, many, kind, mode, repeats, apart=True) for mode in modes]
-        done = in_turn(jobs, workers) if workers > 1 else ((job, job()) for job in jobs)
+        done = in_turn(jobs, workers)
         papers = [row for _, row in track(done, description=suite, total=len(jobs)) if row is not None]
         found = Profiles((*found.rows, *papers), found.device)
     found.print()

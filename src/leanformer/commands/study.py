@@ -113,9 +113,10 @@ def study(
     rows = rows_in(output)
     console().print(summary(name, rows))
     if figure is not None:
-        if not points(rows):
+        drawn = points(rows)
+        if not drawn:
             raise ValueError("no student's speed has been measured yet; give --measure only first")
-        console().print(f"wrote {trade_off(points(rows), by='family').save(figure)}")
+        console().print(f"wrote {trade_off(drawn, by='family').save(figure)}")
 
 
 def _worker() -> tuple[int, int]:

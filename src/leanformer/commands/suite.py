@@ -15,7 +15,7 @@ from .. import methods as lf
 from ..backbones import create
 from ..core import Method, apply, fuse
 from ..measure.console import console
-from ..measure.results import record, write_result
+from ..measure.results import record, wanted, write_result
 from ..measure.turns import in_turn
 from ..measure.versus import Contest, contest_table, versus
 from ..optimize import optimize
@@ -102,9 +102,8 @@ def run_suite(
     groups = list(_groups(name, only, place, dtype, repeats, fp8))
     contests: list[Contest] = []
     papers = {entry.label: entry.paper for entry, _ in SUITES[name]()}
-    found = in_turn(groups, workers) if workers > 1 else ((group, group()) for group in groups)
     missing = 0
-    for _, part in track(found, description=name, total=len(groups)):
+    for _, part in track(in_turn(groups, workers), description=name, total=len(groups)):
         missing += part is None
         contests += part or []
         if output is not None and contests:
@@ -141,9 +140,7 @@ class Group:
 
 
 def _groups(name: str, only: str, device: torch.device, dtype: str, repeats: int, fp8: bool) -> Iterator[Group]:
-    texts = [text.strip() for text in only.split("|")]
-    labels = ((entry, batch, f"{entry.label} batch {batch}.") for entry, batch in SUITES[name]())
-    chosen = [(entry, batch) for entry, batch, label in labels if any(text in label for text in texts)]
+    chosen = [(entry, batch) for entry, batch in SUITES[name]() if wanted(f"{entry.label} batch {batch}.", only)]
     if not chosen:
         raise ValueError(f"no row of the suite {name} contains '{only}'")
     for backbone, size, batch in dict.fromkeys((entry.backbone, entry.size, batch) for entry, batch in chosen):

@@ -16,6 +16,7 @@ from torch import nn
 from ..core import apply, card_of, input_of, parse_method, with_options
 from ..measure import count, record, write_result
 from ..measure.console import console
+from ..measure.results import wanted
 from ..studies.training_free import drawn, exported, training_free
 from ..train.data import Data, check_fit, open_data
 from ..train.evaluate import measure
@@ -73,12 +74,12 @@ def sweep(
     about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
     rows = _done(output, about)
     kind = f"sweep {study}" if study else "sweep"
-    wanted = list(_studied(opened) if study else _varied(opened, vary or EVIT))
-    for told, make in wanted:
-        if not _asked(told, only) or any(told.items() <= row.items() for row in rows):
+    candidates = list(_studied(opened) if study else _varied(opened, vary or EVIT))
+    for told, make in candidates:
+        if not wanted(told.get("model", ""), only) or any(told.items() <= row.items() for row in rows):
             continue
         rows.append({**told, **_measured(make(), opened, images, crop, device, batch_size)})
-        rows.sort(key=lambda row: [told.items() <= row.items() for told, _ in wanted], reverse=True)
+        rows.sort(key=lambda row: [told.items() <= row.items() for told, _ in candidates], reverse=True)
         if output is not None:
             write_result(record(kind, rows, device, **about), output)
     if study and output is not None:
@@ -102,10 +103,6 @@ def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[Told]:
 def _studied(model: nn.Module) -> Iterator[Told]:
     for each in training_free(model):
         yield {"family": each.family, "model": each.model}, functools.partial(each.make, model)
-
-
-def _asked(told: dict[str, Any], only: str) -> bool:
-    return any(part.strip() in told.get("model", "") for part in only.split("|"))
 
 
 def _measured(

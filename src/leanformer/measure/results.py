@@ -80,6 +80,15 @@ def command(arguments: Sequence[str]) -> str:
     return shlex.join(["leanformer" if program == "cli.py" else program, *named])
 
 
+def wanted(name: str, only: str) -> bool:
+    """Whether a name contains one of the texts in `only`, which are parted by |; every name contains no text.
+
+    >>> wanted("EViT 0.7", "RePa | 0.7"), wanted("EViT 0.7", "")
+    (True, True)
+    """
+    return any(text.strip() in name for text in only.split("|"))
+
+
 def write_result(result: dict[str, Any], path: str | os.PathLike[str]) -> Path:
     """Write a result file, whole or not at all.
 

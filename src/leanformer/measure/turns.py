@@ -10,16 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-Job = Callable[[Callable[[], None]], Any]
-"""A picklable call that is given `ready`, calls it once when all but the timing is done, and returns its result."""
+Job = Callable[..., Any]
+"""A picklable call that returns its result; given `ready`, it calls that once when all but the timing is done."""
 
 
 def in_turn(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Any]]:
     """Run jobs in so many processes at a time; yields each with its result, or None where it failed.
 
+    One worker is this process: its jobs run one after the other, and what they raise is raised.
+
     >>> list(in_turn([], workers=2))
     []
     """
+    if workers <= 1:
+        yield from ((job, job()) for job in jobs)
+        return
     for first in range(0, len(jobs), workers):
         yield from _wave(jobs[first : first + workers])
 

@@ -43,8 +43,11 @@ def points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     >>> [(point["family"], point["throughput"], point["top1"]) for point in points([row])]
     [('teacher', 50.0, 81.0), ('EViT', 100, 79.0)]
     """
+    known = [row for row in rows if "images_per_second" in row]
+    if not known:
+        return []
     best: dict[str, dict[str, Any]] = {}
-    for mine in _by_schedule([row for row in rows if "images_per_second" in row]):
+    for mine in _by_schedule(known):
         first = mine[0]
         ours = {form: speed for form, speed in first["images_per_second"].items() if not form.startswith("backbone")}
         top1 = max(_mean(mine, "top1"), _mean(mine, "ema_top1"))
@@ -56,9 +59,6 @@ def points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         if first["kind"] not in best or best[first["kind"]]["top1"] < top1:
             best[first["kind"]] = point
-    if not best:
-        return []
-    known = [row for row in rows if "images_per_second" in row]
     teacher = {"model": "teacher", "family": "teacher", "throughput": _teacher_speed(known[0])}
     return [teacher | {"top1": statistics.mean(row["teacher_top1"] for row in known)}, *best.values()]
 

@@ -43,10 +43,8 @@ def measure_study(
     study = build()
     kinds = list(dict.fromkeys(student.kind for student in study.chosen(only)))
     jobs = [Kinds(build, tuple(kinds[i::workers]), scale, batch, repeats) for i in range(min(workers, len(kinds)))]
-    done = in_turn(jobs, workers) if workers > 1 else ((job, job()) for job in jobs)
-    found = {kind: facts for _, part in done for kind, facts in (part or {}).items()}
+    found = {kind: facts for _, part in in_turn(jobs, workers) for kind, facts in (part or {}).items()}
     with claim(runs, wait=True):
-        runs.mkdir(parents=True, exist_ok=True)
         write_atomically(runs / SPEEDS, lambda name: Path(name).write_text(json.dumps(found)))
         rows = rows_in(output)
         for row in rows:

@@ -20,6 +20,7 @@ from torch import nn
 from ..backbones import load
 from ..core import calibrate, card_of, fuse
 from ..measure import count, record, write_result
+from ..measure.results import wanted
 from ..train import Arrays, Recipe, Result, evaluate, fit, open_data
 from ..train.data import Data
 from ..train.samples import sample_images
@@ -67,8 +68,7 @@ class Study:
 
     def chosen(self, only: str) -> list[Student]:
         """The students whose name contains one of the texts in `only`, which are parted by |."""
-        parts = [part.strip() for part in only.split("|")]
-        return [student for student in self.students if any(part in student.name for part in parts)]
+        return [student for student in self.students if wanted(student.name, only)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from PIL import Image
 from timm.data import create_dataset
+from timm.utils import natural_key
 from torch import Tensor, nn
 
-from .packs import Pack, read_pack
+from .packs import Pack, read_classes, read_pack
 
 READERS = {"hfds": "datasets", "wds": "webdataset"}
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
@@ -169,9 +170,11 @@ def class_names(source: Source) -> tuple[str, ...] | None:
     if isinstance(source, tuple):
         return None
     if str(source).startswith("pack:"):
-        with np.load(_pack_files(str(source).removeprefix("pack:"), "train")[0], allow_pickle=False) as file:
-            return tuple(map(str, file["classes"])) if "classes" in file else None
-    return _folder(Path(source), "train").classes if Path(source).is_dir() else None
+        return read_classes(_pack_files(str(source).removeprefix("pack:"), "train")[0])
+    if not Path(source).is_dir():
+        return None
+    folders = (entry.name for entry in os.scandir(_split_folder(Path(source), "train")) if entry.is_dir())
+    return tuple(sorted(folders, key=natural_key))
 
 
 def _packs(pattern: str, split: str) -> Arrays:

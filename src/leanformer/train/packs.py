@@ -8,13 +8,15 @@
 n images, H x W pixels.
 """
 
+import contextlib
 import io
 import os
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,21 +68,41 @@ def read_pack(path: str | os.PathLike[str]) -> Pack:
     >>> len(read_pack("tiny_imagenet_val.npz"))  # doctest: +SKIP
     10000
     """
-    path = Path(path)
-    if not path.is_file():
+    with _opened(path) as file:
+        labels = torch.from_numpy(file["labels"].astype(np.int64))
+        pack = Pack(file["jpeg"], file["offsets"], labels, _classes(file))
+    if len(pack.offsets) != len(pack) + 1:
+        raise ValueError(f"{path} is not a pack of images: {len(pack)} labels, {len(pack.offsets)} offsets")
+    return pack
+
+
+def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
+    """The names of a pack's classes, read without its images; None where it has none.
+
+    >>> read_classes("tiny_imagenet_val.npz")[0]  # doctest: +SKIP
+    'n01443537'
+    """
+    with _opened(path) as file:
+        return _classes(file)
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """The arrays of a pack, read when they are asked for; refuses by name what is no pack."""
+    if not Path(path).is_file():
         raise ValueError(f"the pack {path} does not exist")
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in FIELDS if name not in file]
             if missing:
                 raise ValueError(f"it lacks {', '.join(missing)}; a pack has {', '.join(FIELDS)}")
-            classes = tuple(str(name) for name in file["classes"]) if "classes" in file else None
-            pack = Pack(file["jpeg"], file["offsets"], torch.from_numpy(file["labels"].astype(np.int64)), classes)
+            yield file
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path} is not a pack of images: {error}") from error
-    if len(pack.offsets) != len(pack) + 1:
-        raise ValueError(f"{path} is not a pack of images: {len(pack)} labels, {len(pack.offsets)} offsets")
-    return pack
+
+
+def _classes(file: Any) -> tuple[str, ...] | None:
+    return tuple(map(str, file["classes"])) if "classes" in file else None
 
 
 def write_pack(
