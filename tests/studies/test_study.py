@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import leanformer as lf
 from leanformer.cli import main
 from leanformer.methods import EViT, RePa
 from leanformer.studies import study
@@ -92,6 +93,16 @@ def test_schedules_are_not_mixed_and_the_best_way_to_learn_is_drawn():
         ("teacher", 10, 80.0),
         ("EViT 0.5", 30, 78.0),
     ]
+
+
+def test_a_student_of_smaller_images_learns_from_the_teacher_at_its_own_size(pack, tmp_path):
+    arguments = ["study", "vit_tiny", "--data", pack, "--epochs", "1", "--teacher-epochs", "1", "--batch-size", "16"]
+    arguments += ["--device", "cpu", "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "study.json")]
+    arguments += ["--measure-batch", "4", "--set", "depth=4", "--set", "embed_dim=24", "--only", "EViT 0.7 at 192 px"]
+    assert main(arguments) == 0
+    (row,) = rows_in(tmp_path / "study.json")
+    assert row["speedup"]["eager"] > 1
+    assert row["macs"] < 0.8 * lf.measure.count(lf.create("vit_tiny_patch16_224", depth=4, embed_dim=24)).macs
 
 
 def test_processes_share_the_queue(pack, tmp_path):

@@ -14,6 +14,7 @@ import torch
 from rich.table import Table
 from torch import nn
 
+from ..core import input_of
 from .counting import count
 from .timing import capture, interleave, prepare
 
@@ -75,20 +76,21 @@ def versus(
 ) -> list[Contest]:
     """Time all forms of a backbone and of the lean models made from it, interleaved. `optimize` is lf.optimize.
 
-    `fp8` adds a form of each lean model whose linear layers are fp8 products; `ready` is called when all is compiled
-    and only the timing is left.
+    `size` is the backbone's input; a lean model made for another one is timed at its own. `fp8` adds a form of each
+    lean model whose linear layers are fp8 products; `ready` is called when all is compiled and only the timing is left.
 
     >>> versus(teacher, {"EViT": lean}, lf.optimize, device=torch.device("cuda"), batch=256,
     ...        dtype="bfloat16", size=(3, 224, 224))[0].speedup  # doctest: +SKIP
     """
     kind = getattr(torch, dtype)
-    images = torch.randn(batch, *size, device=device).to(kind)
+    sizes = {label: input_of(lean)["input_size"] for label, lean in leans.items()}
+    inputs = {each: torch.randn(batch, *each, device=device).to(kind) for each in {size, *sizes.values()}}
     plain = copy.deepcopy(backbone).eval().to(device, kind)
-    forms = _forms("backbone", plain, images)
+    forms = _forms("backbone", plain, inputs[size])
     steps, errors = {}, {}
-    quicken = functools.partial(optimize, device=device, batch=batch, dtype=dtype, size=size, search=False)
+    quicken = functools.partial(optimize, device=device, batch=batch, dtype=dtype, search=False)
     for label, lean in leans.items():
-        fused = copy.deepcopy(lean).eval().to(device, kind)
+        fused, images = copy.deepcopy(lean).eval().to(device, kind), inputs[sizes[label]]
         fast = quicken(lean)
         steps[label], errors[label] = tuple(fast.choice.steps), {"optimised": fast.choice.error}
         forms[f"{label}: eager"] = prepare(fused, images, "eager")
@@ -111,8 +113,10 @@ def versus(
         }
         rates = {form: batch / timing.median for form, timing in mine.items()}
         spread = {form: timing.spread for form, timing in mine.items()}
-        ratio = whole / count(lean, size).macs
-        contests.append(Contest(label, name, batch, size[1], dtype, rates, spread, ratio, steps[label], errors[label]))
+        ratio = whole / count(lean, sizes[label]).macs
+        contests.append(
+            Contest(label, name, batch, sizes[label][1], dtype, rates, spread, ratio, steps[label], errors[label])
+        )
     return contests
 
 

@@ -93,7 +93,7 @@ REWRITES: dict[str, Rewrite] = {
     "tokens slimmed in one pass": slimming_in_one_pass,
     "pooling with its norm in one pass": pooling_in_one_pass,
 }
-WHEN_MEASURED: frozenset[str] = frozenset({"tokens slimmed in one pass"})
+WHEN_MEASURED: frozenset[str] = frozenset()
 """Steps taken only where a measurement in the same search shows a gain; all others are known to be good."""
 
 

@@ -68,9 +68,12 @@ def family(kind: str) -> str:
 
     >>> family("EViT 0.7 without fusion"), family("RIFormer in 2 blocks"), family("RePa 0.5 + SiT late")
     ('EViT without fusion', 'RIFormer', 'combinations')
+    >>> family("EViT 0.7 at 192 px"), family("ViT at 160 px")
+    ('EViT, fewer pixels', 'ViT, fewer pixels')
     """
     if " + " in kind:
         return "combinations"
+    kind = re.sub(r" at [0-9]+ px", ", fewer pixels", kind)
     return re.sub(r" (in )?[0-9.]+( blocks)?| early| late", "", kind)
 
 

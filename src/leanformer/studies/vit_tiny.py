@@ -1,6 +1,7 @@
 """A trained ViT-Ti/16 moved to a small data set (Tiny-ImageNet at 224), and all five systems made from it.
 
-Every student starts from the teacher, once with the method's own objective and once on labels alone.
+Every student starts from the teacher, once with the method's own objective and once on labels alone. Some read fewer
+pixels than their teacher does: the images of such data sets hardly fill 224.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ..backbones import create, with_head
+from ..backbones import create, resize, with_head
 from ..core import Method, apply
 from ..methods import EViT, RePa, RIFormer, SiT
 from ..recipes import finetune
@@ -39,7 +40,7 @@ def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
             crop_scale=(0.5, 1.0),
         ),
         teacher_learning_rate=1e-4,
-        students=(*_evit(), *_sit(), *_repa(), *_riformer(), *_together()),
+        students=(*_evit(), *_sit(), *_repa(), *_riformer(), *_together(), *_smaller()),
     )
 
 
@@ -121,3 +122,18 @@ def _together() -> list[Student]:
         "RIFormer in 2 blocks + RePa 0.25 + EViT 0.7": (early, light, evit),
     }
     return [_student(name, *methods, objective=DISTILLED, fit=512) for name, methods in pairs.items()]
+
+
+def _smaller() -> list[Student]:
+    """Students of smaller images, the positions resampled; their teacher sees the same crops at its own size."""
+    rows = []
+    for size, rates in ((192, (1.0, 0.7)), (160, (1.0, 0.9, 0.8)), (128, (1.0,))):
+        for rate in rates:
+            name = f"{f'EViT {rate}' if rate < 1 else 'ViT'} at {size} px"
+            rows.append(Student(name=f"{name}, distilled", make=partial(_resized, size, rate), objective=DISTILLED))
+    return rows
+
+
+def _resized(size: int, rate: float, teacher: nn.Module, epochs: int) -> nn.Module:
+    methods = (EViT.finetune(keep_rate=rate),) if rate < 1 else ()
+    return apply(resize(teacher, size), *methods)
