@@ -10,11 +10,21 @@ import torch
 
 import leanformer as lf
 from leanformer.cli import main
+from leanformer.measure import bench
 from leanformer.measure.again import disagreements
 from leanformer.measure.others import Others
 from leanformer.measure.timing import Timing, interleave
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
+
+
+def test_models_are_timed_in_several_places_of_memory(monkeypatch):
+    places = []
+    monkeypatch.setattr(bench, "relocate", lambda twin, place: places.append(place))
+    model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2)
+    row = lf.measure.compare([model], device="cpu", batches=[1], modes=["eager"], repeats=5).rows[0]
+    assert places == [0, 1, 2]
+    assert row.throughput > 0
 
 
 def test_a_model_of_four_times_the_depth_is_slower_and_the_first_model_is_the_yardstick():

@@ -147,11 +147,13 @@ def _profile(
     row = {"model": card.backbone, "methods": [repr(m) for m in card.methods], "batch": recipe.batch_size, **spent}
     write_result(record("training step", [row], place, **options), output)
     table = Table("part", "ms", "share", title=f"an update of {recipe.batch_size} images", title_justify="left")
-    parts = {"what fresh data add": "data", "the data alone": "data_alone", "the teachers alone": "teachers"}
-    for name, part in {**parts, "whole update": "update"}.items():
+    parts = {"the data": "data", "the data by themselves": "data_alone", "the teachers by themselves": "teachers"}
+    for name, part in {**parts, "update on a batch that is kept": "kept_update", "whole update": "update"}.items():
         table.add_row(name, f"{spent[f'{part}_ms']:.1f}", f"{spent[f'{part}_ms'] / spent['update_ms']:.1%}")
     console().print(table)
-    console().print(f"{spent['images_per_second']:,.0f} images a second")
+    clocks = f", {spent['clock_mhz']:.0f} MHz ({spent['kept_clock_mhz']:.0f} on a batch that is kept)"
+    told = clocks if spent["clock_mhz"] else ""
+    console().print(f"{spent['images_per_second']:,.0f} images a second{told}")
     return 0
 
 

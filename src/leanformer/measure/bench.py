@@ -23,7 +23,10 @@ from .energy import joules
 from .others import Others, told
 from .results import record, write_result
 from .runtimes import Open, Runtimes
-from .timing import Timing, capture, interleave, matrix_peak
+from .timing import Call, Timing, capture, interleave, matrix_peak, relocate
+
+PLACES = 3
+"""In so many places of memory the models are timed, the repeats shared among them."""
 
 
 @dataclass(frozen=True)
@@ -135,25 +138,28 @@ class _Cell:
 
     def run(self, models: dict[str, nn.Module], tick: Any) -> list[Measured]:
         torch._dynamo.reset()
-        calls, memory = {}, {}
+        twins, calls, memory = {}, {}, {}
         for name, model in models.items():
-            twin = copy.deepcopy(model).eval().to(self.device, getattr(torch, self.dtype))
+            twins[name] = twin = copy.deepcopy(model).eval().to(self.device, getattr(torch, self.dtype))
             shape = (self.batch, *(self.size or input_of(model)["input_size"]))
             images = torch.randn(shape, device=self.device).to(getattr(torch, self.dtype))
             for mode in self.modes:
-                calls[name, mode] = self._call(calls.get((name, "compiled")), model, twin, images, mode)
+                shared = calls.get((name, "compiled")) if mode == "graph" else None  # not compiled twice
+                bare = "compiled" if mode == "graph" and self.device.type == "cuda" else mode
+                calls[name, mode] = shared or self.runtimes.prepare(model, twin, images, bare)
                 memory[name, mode] = self._memory(calls[name, mode])
                 tick()
-        timings = interleave(calls, self.device, self.repeats)  # type: ignore[arg-type]
-        energy = {key: joules(call, timings[key].median, self.device) for key, call in calls.items()}  # type: ignore[index]
+        timings, placed = self._timings(twins, calls)
+        calls |= placed
+        energy = {key: joules(call, timings[key].median, self.device) for key, call in calls.items()}
         counts = {name: count(model, self.size) for name, model in models.items()}
         first = next(iter(models))
         rows = []
-        for (name, mode), timing in timings.items():  # type: ignore[str-unpack]
-            yardstick = timings[first, mode]  # type: ignore[index]
+        for (name, mode), timing in timings.items():
+            yardstick = timings[first, mode]
             spent = energy[name, mode]
             rows.append(self._row(name, mode, timing, yardstick, counts[name], memory[name, mode], spent))
-        del calls
+        del calls, placed
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -190,11 +196,19 @@ class _Cell:
             joules_per_image=None if spent is None else spent / self.batch,
         )
 
-    def _call(self, compiled: Any, model: nn.Module, twin: nn.Module, images: Any, mode: str) -> Any:
-        """What is timed; a graph is taken of the compiled model where that is there already."""
-        if mode == "graph" and compiled is not None:
-            return capture(compiled)
-        return self.runtimes.prepare(model, twin, images, mode)
+    def _timings(
+        self, twins: dict[str, nn.Module], calls: dict[tuple[str, str], Call]
+    ) -> tuple[dict[tuple[str, str], Timing], dict[tuple[str, str], Call]]:
+        """All calls in turn, in each place of memory; and the graphs of the last place."""
+        timings = {key: Timing() for key in calls}
+        places, graphs, pads = min(PLACES, self.repeats), {}, []
+        for place in range(places):
+            pads += [relocate(twin, place) for twin in twins.values()]
+            graphs = {key: capture(call) for key, call in calls.items() if key[1] == "graph"}
+            repeats = self.repeats // places + (place < self.repeats % places)
+            for key, timing in interleave(calls | graphs, self.device, repeats).items():
+                timings[key].extend(timing)
+        return timings, graphs
 
     def _memory(self, call: Any) -> int | None:
         call()

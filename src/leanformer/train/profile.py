@@ -1,16 +1,16 @@
 """Where the time of an update goes.
 
-    data = an update on fresh batches - the same update on one batch that is kept
+    data = from a mark set before a batch is made to one set after it, in the running loop
 
-What the pipeline costs is what training would gain without it: work that hides behind the device costs nothing. The
-weights are held, for they would soon fit the batch that is kept, and products of small gradients draw less power and
-run faster.
+On a GPU the marks lie in its own queue: what the pipeline computes counts, and so does a wait of the device for the
+host. Beside it stand the same updates on one batch that is kept, and the chip's clock during both: work that runs at
+another clock takes another time, whoever caused it. The weights are held, so that a batch that is kept is not learnt.
 """
 
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -40,16 +40,17 @@ def profile(
     updates: int = 20,
     **options: Any,
 ) -> dict[str, float]:
-    """Milliseconds of a whole update, what fresh data add to it, the data and the teachers alone, and the data's share.
+    """Milliseconds of a whole update, of the data in it, of the data and the teachers alone, and the data's share.
 
-    The arguments are those of `fit`. The updates are whole ones, but at a learning rate that moves no weight.
+    The arguments are those of `fit`. The updates are whole ones, but at a learning rate that moves no weight. Clocks
+    are in MHz, 0 where the driver does not tell.
 
     >>> import torch, leanformer as lf
     >>> model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1, num_classes=2)
     >>> images, labels = torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.arange(8) % 2
     >>> spent = profile(model, recipe=lf.recipes.plain(batch_size=4), data=(images, labels), device="cpu", updates=2)
-    >>> sorted(spent)
-    ['data_alone_ms', 'data_ms', 'data_share', 'images_per_second', 'teachers_ms', 'update_ms']
+    >>> sorted(spent)[:3]
+    ['clock_mhz', 'data_alone_ms', 'data_ms']
     """
     settings = Settings(**options).replace(quiet=True)
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
@@ -64,42 +65,113 @@ def profile(
     whole = (updates + WARM_UP) * (2 * TURNS + 1) * settings.accumulate
     source = training_batches(opened, run.plan, recipe, run.config, run.device, 0, whole, settings.workers, run.quick)
     kept = itertools.repeat(batch := next(source))
-    fresh_times, kept_times = [], []
+    marks, mix = Marks(run.device), run.mix
+    marked = marks.batches(source)
+    fresh, still = [], []
     for _ in range(TURNS):  # in turn, so that a drift of the machine hits both alike
-        fresh_times.append(_time(lambda: run._one_update(source), run.device, updates))
-        kept_times.append(_time(lambda: run._one_update(kept), run.device, updates))
-    update = statistics.median(fresh_times)
-    added = max(0.0, update - statistics.median(kept_times))
+        run.mix = marks.around(mix)  # type: ignore[assignment]
+        fresh.append(_time(lambda: run._one_update(marked), run.device, updates))
+        run.mix = mix
+        still.append(_time(lambda: run._one_update(kept), run.device, updates))
     micro = settings.accumulate
-    alone = _time(lambda: run.mix(*_pair(next(source))), run.device, updates) * micro
+    update, clock = _middle(fresh)
+    kept_update, kept_clock = _middle(still)
+    spans, parts = marks.seconds(), 2 * micro  # each batch is made, then mixed
+    spent = statistics.median(sum(spans[first : first + parts]) for first in range(0, len(spans), parts))
+    alone, _ = _time(lambda: mix(*_pair(next(source))), run.device, updates)
     with run.accelerator.autocast():
-        teach = _time(lambda: run.teachers(batch.images), run.device, updates) * micro
+        teach, _ = _time(lambda: run.teachers(batch.images), run.device, updates)
     run.learner.close()
     run.teachers.close()
     return {
         "update_ms": 1e3 * update,
-        "data_ms": 1e3 * added,
-        "data_alone_ms": 1e3 * alone,
-        "teachers_ms": 1e3 * teach,
-        "data_share": added / update,
+        "data_ms": 1e3 * spent,
+        "data_alone_ms": 1e3 * alone * micro,
+        "teachers_ms": 1e3 * teach * micro,
+        "kept_update_ms": 1e3 * kept_update,
+        "data_share": spent / update,
         "images_per_second": recipe.batch_size / update,
+        "clock_mhz": clock,
+        "kept_clock_mhz": kept_clock,
     }
+
+
+class Marks:
+    """Marks before and after what is timed: in the queue of a GPU, by the clock elsewhere.
+
+    >>> marks = Marks(torch.device("cpu"))
+    >>> marks.around(sum)([1, 2])
+    3
+    >>> len(marks.seconds())
+    1
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.pairs: list[tuple[Any, Any]] = []
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, marked each time."""
+
+        def marked(*arguments: Any) -> Any:
+            before = self._mark()
+            result = call(*arguments)
+            self.pairs.append((before, self._mark()))
+            return result
+
+        return marked
+
+    def batches(self, source: Iterator[Any]) -> Iterator[Any]:
+        """The same batches, the making of each one marked."""
+        make = self.around(next)
+        while True:
+            yield make(source)
+
+    def seconds(self) -> list[float]:
+        """The time between the marks of each call; waits for the device."""
+        _wait(self.device)
+        if self.device.type == "cuda":
+            return [before.elapsed_time(after) / 1e3 for before, after in self.pairs]
+        return [after - before for before, after in self.pairs]
+
+    def _mark(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return batch.images, batch.labels
 
 
-def _time(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """Seconds a call, after a warm-up, with the device's queue empty before and after."""
+def _time(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, float]:
+    """Seconds a call and the clock meanwhile, after a warm-up, with the device's queue empty before and after."""
     for _ in range(WARM_UP):
         call()
     _wait(device)
     start = time.perf_counter()
     for _ in range(repeats):
         call()
+    clock = _clock(device)  # a GPU is still at what was queued
     _wait(device)
-    return (time.perf_counter() - start) / repeats
+    return (time.perf_counter() - start) / repeats, clock
+
+
+def _middle(timings: list[tuple[float, float]]) -> tuple[float, float]:
+    times, clocks = zip(*timings, strict=True)
+    return statistics.median(times), statistics.median(clocks)
+
+
+def _clock(device: torch.device) -> float:
+    """The chip's clock in MHz, 0 where the driver does not tell."""
+    if device.type != "cuda":
+        return 0.0
+    try:
+        return float(torch.cuda.clock_rate(device))
+    except (RuntimeError, ImportError, ModuleNotFoundError, AttributeError):
+        return 0.0
 
 
 def _wait(device: torch.device) -> None:
