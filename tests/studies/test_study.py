@@ -93,6 +93,11 @@ def test_schedules_are_not_mixed_and_the_best_way_to_learn_is_drawn():
         ("teacher", 10, 80.0),
         ("EViT 0.5", 30, 78.0),
     ]
+    untimed = [{key: value for key, value in row.items() if key != "images_per_second"} for row in rows]
+    assert [(point["model"], point["macs"], point["top1"]) for point in points(untimed, teacher_macs=2)] == [
+        ("teacher", 2, 80.0),
+        ("EViT 0.5", 1, 78.0),
+    ]
 
 
 def test_a_student_of_smaller_images_learns_from_the_teacher_at_its_own_size(pack, tmp_path):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from ..measure import count
 from ..measure.console import console
 from ..measure.results import command as told
 from ..measure.turns import share_kernels
@@ -84,7 +85,7 @@ def study(
         repeats: Repeats of each timing.
         runs: The folder of the run folders; by default runs/study-NAME.
         output: The result file; by default results/study_NAME.json.
-        figure: Draw accuracy against measured throughput as PNG or SVG: the teacher, and each kind of student.
+        figure: Draw accuracy against measured throughput, or MACs while nothing has been timed, as PNG or SVG.
     """
     if name not in STUDIES:
         raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
@@ -113,10 +114,11 @@ def study(
     rows = rows_in(output)
     console().print(summary(name, rows))
     if figure is not None:
-        drawn = points(rows)
+        drawn = points(rows, count(chosen.teacher(1000)).macs)
         if not drawn:
-            raise ValueError("no student's speed has been measured yet; give --measure only first")
-        console().print(f"wrote {trade_off(drawn, by='family').save(figure)}")
+            raise ValueError(f"no student of {output} has been trained yet: there is nothing to draw")
+        axis = "throughput" if any("throughput" in point for point in drawn) else "macs"
+        console().print(f"wrote {trade_off(drawn, x=axis, by='family').save(figure)}")
 
 
 def _worker() -> tuple[int, int]:

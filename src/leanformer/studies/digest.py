@@ -35,32 +35,32 @@ def digest(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     return lines
 
 
-def points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was measured for speed, as points for a figure: the teacher, and each kind of student as it learnt best.
+def points(rows: Sequence[dict[str, Any]], teacher_macs: int | None = None) -> list[dict[str, Any]]:
+    """The teacher, and each kind of student as it learnt best, as points for a figure.
+
+    Once speeds have been measured, those that have one, with their throughput; before that all, with their MACs.
 
     >>> row = {"student": "EViT 0.7, labels", "kind": "EViT 0.7", "epochs": 3, "top1": 79.0, "ema_top1": None,
-    ...        "teacher_top1": 81.0, "speedup": {"eager": 2.0}, "images_per_second": {"eager": 100}}
+    ...        "macs": 8, "teacher_top1": 81.0, "speedup": {"eager": 2.0}, "images_per_second": {"eager": 100}}
     >>> [(point["family"], point["throughput"], point["top1"]) for point in points([row])]
     [('teacher', 50.0, 81.0), ('EViT', 100, 79.0)]
     """
-    known = [row for row in rows if "images_per_second" in row]
-    if not known:
-        return []
+    known = [row for row in rows if "images_per_second" in row] or rows
     best: dict[str, dict[str, Any]] = {}
     for mine in _by_schedule(known):
         first = mine[0]
-        ours = {form: speed for form, speed in first["images_per_second"].items() if not form.startswith("backbone")}
         top1 = max(_mean(mine, "top1"), _mean(mine, "ema_top1"))
-        point = {
-            "model": first["kind"],
-            "family": family(first["kind"]),
-            "throughput": max(ours.values()),
-            "top1": top1,
-        }
+        point = {"model": first["kind"], "family": family(first["kind"]), "macs": first["macs"], "top1": top1}
+        if "images_per_second" in first:
+            point["throughput"] = max(_speeds(first, backbone=False))
         if first["kind"] not in best or best[first["kind"]]["top1"] < top1:
             best[first["kind"]] = point
-    teacher = {"model": "teacher", "family": "teacher", "throughput": _teacher_speed(known[0])}
-    return [teacher | {"top1": statistics.mean(row["teacher_top1"] for row in known)}, *best.values()]
+    if not best:
+        return []
+    teacher = {"model": "teacher", "family": "teacher", "top1": statistics.mean(row["teacher_top1"] for row in known)}
+    if "images_per_second" in known[0]:
+        teacher["throughput"] = _teacher_speed(known[0])
+    return [teacher | {"macs": teacher_macs}, *best.values()]
 
 
 def family(kind: str) -> str:
@@ -92,9 +92,13 @@ def _mean(rows: Sequence[dict[str, Any]], key: str) -> float:
 
 def _teacher_speed(row: dict[str, Any]) -> float:
     """The teacher's fastest form, or what our speed-up is over."""
-    speeds = row["images_per_second"]
-    own = [speed for form, speed in speeds.items() if form.startswith("backbone")]
-    return max(own) if own else speeds["eager"] / row["speedup"]["eager"]
+    own = _speeds(row, backbone=True)
+    return max(own) if own else row["images_per_second"]["eager"] / row["speedup"]["eager"]
+
+
+def _speeds(row: dict[str, Any], backbone: bool) -> list[float]:
+    """Images a second of the backbone's forms, or of the student's own."""
+    return [rate for form, rate in row["images_per_second"].items() if form.startswith("backbone") == backbone]
 
 
 def summary(name: str, rows: Sequence[dict[str, Any]]) -> Table:
