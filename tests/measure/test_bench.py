@@ -18,6 +18,14 @@ from leanformer.measure.timing import Timing, interleave
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
 
 
+def test_optimised_models_stand_beside_the_others(monkeypatch, capsys):
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    sets = [part for name, value in SMALL.items() for part in ("--set", f"{name}={value}")]
+    arguments = ["bench", "vit", *sets, "--apply", "evit", "--device", "cpu", "--modes", "eager", "optimised"]
+    assert main([*arguments, "--batches", "1", "--repeats", "1"]) == 0
+    assert capsys.readouterr().out.count("optimised") == 2
+
+
 def test_models_are_timed_in_several_places_of_memory(monkeypatch):
     places = []
     monkeypatch.setattr(bench, "relocate", lambda twin, place: places.append(place))

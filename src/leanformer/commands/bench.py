@@ -9,10 +9,11 @@ from torch import nn
 
 from ..export import FORMATS, RUNTIMES
 from ..measure.again import disagreements
-from ..measure.bench import Comparison, compare
+from ..measure.bench import OPTIMISED, Comparison, compare
 from ..measure.console import console
 from ..measure.results import read_rows
 from ..measure.turns import share_kernels
+from ..optimize import optimize
 from .common import Apply, Models, Set, side_by_side
 from .kernel_suite import run_kernels
 from .suite import run_suite
@@ -51,7 +52,8 @@ def bench(
         device: cpu or cuda; by default the GPU if there is one.
         batches: Batch sizes; by default 1 and one that fills the device.
         dtypes: float32, bfloat16 or float16; by default bfloat16 on a GPU and float32 on a CPU.
-        modes: eager, compiled, and on a GPU graph (compiled and captured in a CUDA graph).
+        modes: eager, compiled, optimised (as lf.optimize makes them, every step that applies taken), and on a GPU graph
+            (compiled and captured in a CUDA graph).
         runtime: Other runtimes to export the models to and time beside PyTorch: onnxruntime, openvino, torch, aoti,
             executorch.
         repeats: How often each row is timed, in turn with the others.
@@ -82,9 +84,10 @@ def bench(
             device=device or ("cpu" if others else None),
             batches=batches or None,
             dtypes=dtypes or None,
-            modes=modes,
+            modes=[mode for mode in modes if mode != OPTIMISED],
             repeats=repeats,
             runtimes=others,
+            optimize=optimize if OPTIMISED in modes else None,
         )
     result.print()
     if output is not None:

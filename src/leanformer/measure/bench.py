@@ -25,6 +25,9 @@ from .results import record, write_result
 from .runtimes import Open, Runtimes
 from .timing import Call, Timing, capture, interleave, matrix_peak, relocate
 
+Optimize = Callable[..., Any]
+OPTIMISED = "optimised"
+"""The mode of models made fast by `lf.optimize`."""
 PLACES = 3
 """In so many places of memory the models are timed, the repeats shared among them."""
 
@@ -96,10 +99,12 @@ def compare(
     repeats: int = 11,
     size: tuple[int, int, int] | None = None,
     runtimes: Mapping[str, Open] | None = None,
+    optimize: Optimize | None = None,
 ) -> Comparison:
     """Measure models side by side. Defaults: the GPU if there is one, batch 1 and saturated, bf16 there, else float32.
 
-    `runtimes` adds modes: name → a function that opens a model in another runtime.
+    `runtimes` adds modes: name → a function that opens a model in another runtime. Given lf.optimize as `optimize`,
+    the models are timed as it makes them too, every step that applies taken.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
@@ -111,14 +116,14 @@ def compare(
     dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
     named = dict(models) if isinstance(models, Mapping) else _named(models)
     known, machine = Runtimes(runtimes), Others()
-    modes = (*modes, *known.known)
+    modes = (*modes, *known.known, *(() if optimize is None else (OPTIMISED,)))
     rows, peaks = [], {}
     with Progress(transient=True, disable=not console().is_terminal) as progress:
         task = progress.add_task("measuring", total=len(dtypes) * len(batches) * len(named) * len(modes))
         for dtype in dtypes:
             peaks[dtype] = matrix_peak(device, getattr(torch, dtype))
             for batch in batches:
-                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], known)
+                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], known, optimize)
                 rows += cell.run(named, lambda: progress.advance(task))
     return Comparison(tuple(rows), str(device), peaks, machine.share())
 
@@ -135,22 +140,21 @@ class _Cell:
     size: tuple[int, int, int] | None
     peak: float
     runtimes: Runtimes
+    optimize: Optimize | None = None
 
     def run(self, models: dict[str, nn.Module], tick: Any) -> list[Measured]:
         torch._dynamo.reset()
-        twins, calls, memory = {}, {}, {}
+        ready: dict[tuple[str, str], _Ready] = {}
+        memory = {}
         for name, model in models.items():
-            twins[name] = twin = copy.deepcopy(model).eval().to(self.device, getattr(torch, self.dtype))
+            twin = copy.deepcopy(model).eval().to(self.device, getattr(torch, self.dtype))
             shape = (self.batch, *(self.size or input_of(model)["input_size"]))
             images = torch.randn(shape, device=self.device).to(getattr(torch, self.dtype))
             for mode in self.modes:
-                shared = calls.get((name, "compiled")) if mode == "graph" else None  # not compiled twice
-                bare = "compiled" if mode == "graph" and self.device.type == "cuda" else mode
-                calls[name, mode] = shared or self.runtimes.prepare(model, twin, images, bare)
-                memory[name, mode] = self._memory(calls[name, mode])
+                ready[name, mode] = self._ready(ready.get((name, "compiled")), model, twin, images, mode)
+                memory[name, mode] = self._memory(ready[name, mode].call, twin, images)
                 tick()
-        timings, placed = self._timings(twins, calls)
-        calls |= placed
+        timings, calls = self._timings(ready)
         energy = {key: joules(call, timings[key].median, self.device) for key, call in calls.items()}
         counts = {name: count(model, self.size) for name, model in models.items()}
         first = next(iter(models))
@@ -159,7 +163,7 @@ class _Cell:
             yardstick = timings[first, mode]
             spent = energy[name, mode]
             rows.append(self._row(name, mode, timing, yardstick, counts[name], memory[name, mode], spent))
-        del calls, placed
+        del calls, ready
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -196,29 +200,55 @@ class _Cell:
             joules_per_image=None if spent is None else spent / self.batch,
         )
 
-    def _timings(
-        self, twins: dict[str, nn.Module], calls: dict[tuple[str, str], Call]
-    ) -> tuple[dict[tuple[str, str], Timing], dict[tuple[str, str], Call]]:
-        """All calls in turn, in each place of memory; and the graphs of the last place."""
-        timings = {key: Timing() for key in calls}
-        places, graphs, pads = min(PLACES, self.repeats), {}, []
-        for place in range(places):
-            pads += [relocate(twin, place) for twin in twins.values()]
-            graphs = {key: capture(call) for key, call in calls.items() if key[1] == "graph"}
-            repeats = self.repeats // places + (place < self.repeats % places)
-            for key, timing in interleave(calls | graphs, self.device, repeats).items():
-                timings[key].extend(timing)
-        return timings, graphs
+    def _ready(
+        self, compiled: "_Ready | None", model: nn.Module, twin: nn.Module, images: torch.Tensor, mode: str
+    ) -> "_Ready":
+        if mode == OPTIMISED and self.optimize is not None:
+            options = {"device": self.device, "batch": self.batch, "dtype": self.dtype, "size": tuple(images.shape[1:])}
+            fast = self.optimize(model, **options, search=False)
+            return _Ready(fast.module, fast.on(images), lambda: fast.recaptured().on(images))
+        if mode == "graph" and self.device.type == "cuda":  # not compiled twice
+            call = compiled.call if compiled is not None else self.runtimes.prepare(model, twin, images, "compiled")
+            return _Ready(twin, call, lambda: capture(call))
+        call = self.runtimes.prepare(model, twin, images, mode)
+        return _Ready(twin, call, lambda: call)
 
-    def _memory(self, call: Any) -> int | None:
+    def _timings(
+        self, ready: "dict[tuple[str, str], _Ready]"
+    ) -> tuple[dict[tuple[str, str], Timing], dict[tuple[str, str], Call]]:
+        """All in turn, in each place of memory; and the calls of the last place."""
+        timings = {key: Timing() for key in ready}
+        places, calls, pads = min(PLACES, self.repeats), {}, []
+        models = {id(each.model): each.model for each in ready.values()}
+        for place in range(places):
+            pads += [relocate(model, place) for model in models.values()]
+            calls = {key: each.moved() for key, each in ready.items()}
+            repeats = self.repeats // places + (place < self.repeats % places)
+            for key, timing in interleave(calls, self.device, repeats).items():
+                timings[key].extend(timing)
+        return timings, calls
+
+    def _memory(self, call: Call, model: nn.Module, images: torch.Tensor) -> int | None:
+        """What the model, its input and everything in between need at most."""
         call()
         if self.device.type != "cuda":
             return None
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
         call()
         torch.cuda.synchronize(self.device)
-        return torch.cuda.max_memory_allocated(self.device)
+        own = sum(tensor.nbytes for tensor in (images, *model.parameters(), *model.buffers()))
+        return own + torch.cuda.max_memory_allocated(self.device) - before
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A model in one mode, ready to be timed; `moved` gives the call once its weights lie elsewhere."""
+
+    model: nn.Module
+    call: Call
+    moved: Callable[[], Call]
 
 
 def _named(models: Sequence[nn.Module]) -> dict[str, nn.Module]:

@@ -73,10 +73,9 @@ class Optimized(nn.Module):
         self.choice = choice
         self._run: Callable[[Tensor], Tensor] = torch.compile(module, dynamic=False)
         self._shape = tuple(example.shape)
-        self._inputs = self._replay = None
-        if choice.graph:
-            self._inputs = example.clone()
-            self._replay = capture(lambda: self._compiled(self._inputs))
+        self._inputs = example.clone() if choice.graph else None
+        self._replay = None
+        self.recaptured()
 
     @torch.inference_mode()
     def forward(self, images: Tensor) -> Tensor:
@@ -85,6 +84,12 @@ class Optimized(nn.Module):
         assert self._inputs is not None
         self._inputs.copy_(images)
         return self._replay().clone()
+
+    def recaptured(self) -> "Optimized":
+        """Itself, its graph recorded again: needed once the weights lie elsewhere in memory."""
+        if self._inputs is not None:
+            self._replay = capture(lambda: self._compiled(self._inputs))
+        return self
 
     def on(self, images: Tensor) -> Callable[[], Tensor]:
         """A call that answers for these images, for timing: where there is a graph, its replay alone."""
