@@ -60,7 +60,8 @@ def bench(
         fused: Fuse the models with methods first, as they would be deployed.
         suite: A fixed list of lean models, each against the fastest form of its backbone: gpu or growth. Or kernels:
             each kernel against the same work in plain torch, compiled.
-        only: Of a suite, only the rows whose name contains this text; several texts are parted by |.
+        only: Of a suite, only the rows whose name contains this text, as "DeiT-S batch 1." or "384 px"; several texts
+            are parted by |.
         fp8: Of a suite of models, the lean ones with fp8 products as well; they do not count for the speed-ups.
         workers: Of a suite of models, compile so many backbones at the same time; they are still timed in turn.
         against: The result of an earlier run of the same; say which figures differ by more than both spreads.

@@ -140,7 +140,8 @@ class Group:
 
 
 def _groups(name: str, only: str, device: torch.device, dtype: str, repeats: int, fp8: bool) -> Iterator[Group]:
-    chosen = [(entry, batch) for entry, batch in SUITES[name]() if wanted(f"{entry.label} batch {batch}.", only)]
+    rows = SUITES[name]()
+    chosen = [(e, batch) for e, batch in rows if wanted(f"{e.label} batch {batch}. {e.size} px", only)]
     if not chosen:
         raise ValueError(f"no row of the suite {name} contains '{only}'")
     for backbone, size, batch in dict.fromkeys((entry.backbone, entry.size, batch) for entry, batch in chosen):
