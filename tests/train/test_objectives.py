@@ -6,12 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from survival import arrays, tiny
+from timm.utils import ModelEmaV3
 
 import leanformer as lf
 from leanformer.core import Objective, Step, View
 from leanformer.train.learner import Learner, PatchConv, Teachers, adapt, choose_objective, set_drop_path
 from leanformer.train.ledger import NonFiniteLoss
 from leanformer.train.objectives import parse_objective
+from leanformer.train.optimise import Average
 
 RECIPE = lf.recipes.plain(epochs=2, batch_size=8)
 
@@ -268,3 +270,16 @@ def test_a_compiled_teacher_is_compiled_again_where_other_taps_read_it(monkeypat
         )
         assert set(teachers(images)["teacher"].taps) == set(paths)
         teachers.close()
+
+
+def test_the_moving_average_is_timms():
+    model = lf.apply(tiny(), lf.RePa())
+    ours, theirs = Average(model, decay=0.9, use_warmup=True), ModelEmaV3(model, decay=0.9, use_warmup=True)
+    for step in (1, 2, 3):
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.add_(1)
+        ours.update(model, step=step)
+        theirs.update(model, step=step)
+    expected = theirs.module.state_dict()
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in ours.module.state_dict().items())

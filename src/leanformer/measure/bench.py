@@ -206,7 +206,7 @@ class _Cell:
         if mode == OPTIMISED and self.optimize is not None:
             options = {"device": self.device, "batch": self.batch, "dtype": self.dtype, "size": tuple(images.shape[1:])}
             fast = self.optimize(model, **options, search=False)
-            return _Ready(fast.module, fast.on(images), lambda: fast.recaptured().on(images))
+            return _Ready(fast.module, fast.on(images, graph=False), lambda: fast.recaptured().on(images))
         if mode == "graph" and self.device.type == "cuda":  # not compiled twice
             call = compiled.call if compiled is not None else self.runtimes.prepare(model, twin, images, "compiled")
             return _Ready(twin, call, lambda: capture(call))
@@ -244,11 +244,13 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A model in one mode, ready to be timed; `moved` gives the call once its weights lie elsewhere."""
+    """A model in one mode, ready to be timed."""
 
     model: nn.Module
     call: Call
+    """Outside any graph, whose memory does not show."""
     moved: Callable[[], Call]
+    """The call that is timed, once the weights lie in a new place."""
 
 
 def _named(models: Sequence[nn.Module]) -> dict[str, nn.Module]:

@@ -87,6 +87,7 @@ class Run:
         self.plain_norms = synchronise(self.model) if several else {}
         self.learner = Learner(self.model, objective, settings.compile)
         self.wrapped = self._spread()
+        self.clipped = list(self.wrapped.parameters())  # looked up once: a model has hundreds of modules
         optimizer = make_optimizer(parameter_groups(self.model, objective, recipe), recipe, self.device)
         self.bare_optimizer, self.optimizer = optimizer, self.accelerator.prepare_optimizer(optimizer)
         self.rates = Rates(self.optimizer, recipe, self.plan.updates_per_epoch)  # type: ignore[arg-type]
@@ -162,7 +163,7 @@ class Run:
         terms = torch.stack([torch.stack([part[name] for name in names]) for part in parts]).sum(0)  # (terms,)
         if self._may_step(names, terms):
             if self.recipe.clip_grad is not None:
-                self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.recipe.clip_grad)
+                self.accelerator.clip_grad_norm_(self.clipped, self.recipe.clip_grad)
             self.optimizer.step()
             self.ledger.add(self.update, self._rate(), names, terms)
             if self.average is not None:
