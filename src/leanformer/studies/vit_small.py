@@ -14,9 +14,10 @@ from typing import Any
 from torch import nn
 
 from ..backbones import create, with_head
+from ..methods import EViT, RePa
 from .growth import grow
-from .study import Study
-from .vit_tiny import vit_tiny
+from .study import Student, Study
+from .vit_tiny import DISTILLED, lean_student, vit_tiny
 
 STUDENTS = (
     "EViT 0.7, distilled",
@@ -29,6 +30,8 @@ STUDENTS = (
     "RePa 0.5 + EViT 0.7, distilled",
 )
 """The rows of `vit_tiny` that are repeated."""
+RATES = (0.8, 0.7)
+"""EViT's keep rates beside RePa 0.75: what a small model does not stand."""
 
 
 def vit_small(checkpoint: Path | None, **arguments: Any) -> Study:
@@ -43,8 +46,13 @@ def vit_small(checkpoint: Path | None, **arguments: Any) -> Study:
         small,
         name="vit_small",
         teacher=partial(_teacher, checkpoint, arguments),
-        students=tuple(rows[name] for name in STUDENTS),
+        students=(*(rows[name] for name in STUDENTS), *_together()),
     )
+
+
+def _together() -> list[Student]:
+    pairs = {rate: (RePa(idle_ratio=0.75), EViT.finetune(keep_rate=rate)) for rate in RATES}
+    return [lean_student(f"RePa 0.75 + EViT {r}", *pair, objective=DISTILLED, fit=512) for r, pair in pairs.items()]
 
 
 def _teacher(

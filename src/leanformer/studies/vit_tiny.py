@@ -51,8 +51,12 @@ def _teacher(
     return with_head(create("vit_tiny_patch16_224", checkpoint, **arguments), num_classes, names)
 
 
-def _student(name: str, *methods: Method, objective: str | None, fit: int = 0, note: str = "") -> Student:
-    """A row; its name before the first comma says what the student is, the rest how it learns."""
+def lean_student(name: str, *methods: Method, objective: str | None, fit: int = 0, note: str = "") -> Student:
+    """A row; its name before the first comma says what the student is, the rest how it learns.
+
+    >>> lean_student("EViT", EViT(), objective=DISTILLED).name
+    'EViT, distilled'
+    """
     alone = objective == LABELS
     return Student(
         name=f"{name}, {note or ('labels' if alone else 'distilled')}",
@@ -69,7 +73,7 @@ def _evit() -> list[Student]:
         for fused in (True, False):
             method = EViT.finetune(keep_rate=rate, fuse_tokens=fused)
             name = f"EViT {rate}{'' if fused else ' without fusion'}"
-            rows += [_student(name, method, objective=objective) for objective in (DISTILLED, LABELS)]
+            rows += [lean_student(name, method, objective=objective) for objective in (DISTILLED, LABELS)]
     return rows
 
 
@@ -78,9 +82,9 @@ def _sit() -> list[Student]:
     for where, at in (("early", (1, 2, 3)), ("late", (7, 9, 10))):
         method = SiT(at=at)
         rows += [
-            _student(f"SiT {where}", method, objective=None, note="recalibration"),
-            _student(f"SiT {where}", method, objective=DISTILLED),
-            _student(f"SiT {where}", method, objective=LABELS),
+            lean_student(f"SiT {where}", method, objective=None, note="recalibration"),
+            lean_student(f"SiT {where}", method, objective=DISTILLED),
+            lean_student(f"SiT {where}", method, objective=LABELS),
         ]
     return rows
 
@@ -90,9 +94,9 @@ def _repa() -> list[Student]:
     for ratio in (0.25, 0.5, 0.75):
         method = RePa(idle_ratio=ratio)
         rows += [
-            _student(f"RePa {ratio}", method, objective=DISTILLED, fit=512),
-            _student(f"RePa {ratio}", method, objective=DISTILLED, note="distilled from a cold start"),
-            _student(f"RePa {ratio}", method, objective=LABELS, fit=512),
+            lean_student(f"RePa {ratio}", method, objective=DISTILLED, fit=512),
+            lean_student(f"RePa {ratio}", method, objective=DISTILLED, note="distilled from a cold start"),
+            lean_student(f"RePa {ratio}", method, objective=LABELS, fit=512),
         ]
     return rows
 
@@ -103,9 +107,9 @@ def _riformer() -> list[Student]:
         method = RIFormer(blocks=tuple(range(blocks)), feature_epochs=1e9, relation_epochs=3)
         name = f"RIFormer in {blocks} blocks"
         rows += [
-            _student(name, method, objective=None, fit=512, note="imitation"),
-            _student(name, method, objective=DISTILLED, fit=512),
-            _student(name, method, objective=LABELS, fit=512),
+            lean_student(name, method, objective=None, fit=512, note="imitation"),
+            lean_student(name, method, objective=DISTILLED, fit=512),
+            lean_student(name, method, objective=LABELS, fit=512),
         ]
     return rows
 
@@ -121,7 +125,7 @@ def _together() -> list[Student]:
         "RIFormer in 2 blocks + SiT late": (early, late),
         "RIFormer in 2 blocks + RePa 0.25 + EViT 0.7": (early, light, evit),
     }
-    return [_student(name, *methods, objective=DISTILLED, fit=512) for name, methods in pairs.items()]
+    return [lean_student(name, *methods, objective=DISTILLED, fit=512) for name, methods in pairs.items()]
 
 
 def _smaller() -> list[Student]:
