@@ -34,7 +34,8 @@ class Learner(nn.Module):
         self._taps = contextlib.ExitStack()
         self._seen = self._taps.enter_context(taps(student, objective.student_taps()))
         # behind a tuple, since the compiled module shares the student's parameters and must not register them twice
-        self._compiled = (_compiled(student, dynamic=False),) if compile else ()
+        tapped = bool(objective.student_taps())
+        self._compiled = (_compiled(student, tapped, dynamic=False),) if compile else ()
         if compile:
             self._taps.callback(patches_as_products(student))
 
@@ -56,13 +57,16 @@ class Learner(nn.Module):
         self._taps.close()
 
 
-def _compiled(model: nn.Module, **options: Any) -> Any:
+def _compiled(model: nn.Module, tapped: bool, **options: Any) -> Any:
     """The model compiled; what was compiled before is used again where it has the same taps, and only there.
 
     By default compiled code is not asked about hooks: a model compiled without taps would go on without them, and a
-    later run in the same process that reads them would find nothing.
+    later run in the same process that reads them would find nothing. To be asked costs a millisecond a call, so it
+    begins with the first run that has taps.
     """
-    torch._dynamo.config.skip_nnmodule_hook_guards = False
+    if tapped and torch._dynamo.config.skip_nnmodule_hook_guards:
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
+        torch._dynamo.reset()  # nothing that was compiled until now is asked
     return torch.compile(model, **options)
 
 
@@ -113,7 +117,7 @@ class Teachers:
             self.models[name] = model.eval()
             self.seen[name] = self._taps.enter_context(taps(model, paths.get(name, ())))
             self.inputs[name] = input_of(model)
-            self.run[name] = _compiled(model) if compile else model
+            self.run[name] = _compiled(model, bool(paths.get(name))) if compile else model
             if compile:
                 self._taps.callback(patches_as_products(model))
 
