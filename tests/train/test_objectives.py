@@ -258,11 +258,11 @@ def test_patches_are_products_while_a_compiled_model_trains_and_convolutions_aga
     assert torch.equal(model(images), before)
 
 
+@torch._dynamo.config.patch(skip_nnmodule_hook_guards=True)
 def test_a_compiled_teacher_is_compiled_again_where_other_taps_read_it(monkeypatch):
     """Two runs in one process: the second wants what the first had no taps for."""
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **options: plain(model, backend="eager", **options))
-    monkeypatch.setattr(torch._dynamo.config, "skip_nnmodule_hook_guards", True)
     torch._dynamo.reset()
     teacher, images = tiny(), torch.randn(2, 3, 16, 16)
     for paths in ((), ("blocks.0",), ()):
