@@ -9,7 +9,7 @@ from torch import nn
 
 from ..export import FORMATS, RUNTIMES
 from ..measure.again import disagreements
-from ..measure.bench import OPTIMISED, Comparison, compare
+from ..measure.bench import Comparison, compare
 from ..measure.console import console
 from ..measure.results import read_rows
 from ..measure.turns import share_kernels
@@ -85,10 +85,10 @@ def bench(
             device=device or ("cpu" if others else None),
             batches=batches or None,
             dtypes=dtypes or None,
-            modes=[mode for mode in modes if mode != OPTIMISED],
+            modes=modes,
             repeats=repeats,
             runtimes=others,
-            optimize=optimize if OPTIMISED in modes else None,
+            optimize=optimize,
         )
     result.print()
     if output is not None:

@@ -24,8 +24,8 @@ from .others import Others, told
 from .results import record, write_result
 from .runtimes import Open, Runtimes
 from .timing import Call, Timing, capture, interleave, matrix_peak, relocate
+from .versus import Optimize
 
-Optimize = Callable[..., Any]
 OPTIMISED = "optimised"
 """The mode of models made fast by `lf.optimize`."""
 PLACES = 3
@@ -103,8 +103,8 @@ def compare(
 ) -> Comparison:
     """Measure models side by side. Defaults: the GPU if there is one, batch 1 and saturated, bf16 there, else float32.
 
-    `runtimes` adds modes: name → a function that opens a model in another runtime. Given lf.optimize as `optimize`,
-    the models are timed as it makes them too, every step that applies taken.
+    `runtimes` adds modes: name → a function that opens a model in another runtime. The mode `optimised` needs
+    lf.optimize as `optimize`: models as that makes them, every step that applies taken.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
@@ -116,7 +116,7 @@ def compare(
     dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
     named = dict(models) if isinstance(models, Mapping) else _named(models)
     known, machine = Runtimes(runtimes), Others()
-    modes = (*modes, *known.known, *(() if optimize is None else (OPTIMISED,)))
+    modes = (*modes, *known.known)
     rows, peaks = [], {}
     with Progress(transient=True, disable=not console().is_terminal) as progress:
         task = progress.add_task("measuring", total=len(dtypes) * len(batches) * len(named) * len(modes))

@@ -17,16 +17,16 @@ def joules(call: Callable[[], Any], seconds_a_call: float, device: torch.device)
     >>> joules(lambda: None, 1e-3, torch.device("cpu")) is None
     True
     """
-    if device.type != "cuda" or _power(device) is None:
+    if reading(torch.cuda.power_draw, device) is None:
         return None
     readings: list[float] = []
     done = threading.Event()
 
     def sample() -> None:
         while not done.wait(0.02):
-            watts = _power(device)
-            if watts is not None:
-                readings.append(watts)
+            milliwatts = reading(torch.cuda.power_draw, device)
+            if milliwatts is not None:
+                readings.append(milliwatts / 1e3)
 
     thread = threading.Thread(target=sample, daemon=True)
     end = time.perf_counter() + SECONDS
@@ -41,8 +41,15 @@ def joules(call: Callable[[], Any], seconds_a_call: float, device: torch.device)
     return sum(settled) / len(settled) * seconds_a_call if settled else None
 
 
-def _power(device: torch.device) -> float | None:
+def reading(read: Callable[[torch.device], float], device: torch.device) -> float | None:
+    """What the driver tells of a GPU, read by a function such as torch.cuda.power_draw; None where it does not.
+
+    >>> reading(torch.cuda.power_draw, torch.device("cpu")) is None
+    True
+    """
+    if device.type != "cuda":
+        return None
     try:
-        return torch.cuda.power_draw(device) / 1e3
+        return read(device)
     except (RuntimeError, ImportError, ModuleNotFoundError, AttributeError):
         return None

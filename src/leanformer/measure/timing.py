@@ -169,11 +169,11 @@ def relocate(model: nn.Module, place: int) -> Tensor:
     True
     """
     tensors = [*model.parameters(), *model.buffers()]
-    pad = torch.empty(place * 3 * 2**20 + 4096 * place, dtype=torch.uint8, device=tensors[0].device)
-    old = [tensor.data for tensor in tensors]  # alive until all have moved
-    for tensor in tensors:
-        tensor.data = tensor.data.clone()
-    del old
+    device = tensors[0].device if tensors else None
+    pad = torch.empty(place * (3 * 2**20 + 4096), dtype=torch.uint8, device=device)
+    copies = [tensor.data.clone() for tensor in tensors]  # all, before the first old place is free
+    for tensor, copied in zip(tensors, copies, strict=True):
+        tensor.data = copied
     return pad
 
 

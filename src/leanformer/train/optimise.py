@@ -96,16 +96,18 @@ class Average(ModelEmaV3):
     1.0
     """
 
-    _pairs: tuple[list[Tensor], list[Tensor], list[tuple[Tensor, Tensor]]] | None = None
+    _known: tuple[nn.Module, list[Tensor], list[Tensor], list[tuple[Tensor, Tensor]]] | None = None
+    """The model that was averaged last, its numbers and their averages, and what is only copied."""
 
     def apply_update_(self, model: nn.Module, decay: float) -> None:
-        if self._pairs is None:
+        if not self.foreach:
+            return super().apply_update_(model, decay)
+        if self._known is None or self._known[0] is not model:
             sides = (side.state_dict(keep_vars=True).values() for side in (self.module, model))
             pairs = list(zip(*sides, strict=True))
-            floats = [(mine, theirs) for mine, theirs in pairs if mine.is_floating_point()]
-            counters = [(mine, theirs) for mine, theirs in pairs if not mine.is_floating_point()]
-            self._pairs = [mine for mine, _ in floats], [theirs for _, theirs in floats], counters
-        averages, tensors, counters = self._pairs
+            averages, tensors = ([p[side] for p in pairs if p[0].is_floating_point()] for side in (0, 1))
+            self._known = model, averages, tensors, [p for p in pairs if not p[0].is_floating_point()]
+        _, averages, tensors, counters = self._known
         torch._foreach_lerp_(averages, tensors, weight=1.0 - decay)
         for mine, theirs in counters:
             mine.copy_(theirs)

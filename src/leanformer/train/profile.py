@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ..core import Objective
+from ..measure.energy import reading
 from .data import Source, check_fit, open_data
 from .journal import Journal
 from .learner import check_teachers, choose_objective
@@ -49,8 +50,10 @@ def profile(
     >>> model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1, num_classes=2)
     >>> images, labels = torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.arange(8) % 2
     >>> spent = profile(model, recipe=lf.recipes.plain(batch_size=4), data=(images, labels), device="cpu", updates=2)
-    >>> sorted(spent)[:3]
-    ['clock_mhz', 'data_alone_ms', 'data_ms']
+    >>> sorted(spent)[:5]
+    ['clock_mhz', 'data_alone_ms', 'data_ms', 'data_share', 'images_per_second']
+    >>> sorted(spent)[5:]
+    ['kept_clock_mhz', 'kept_update_ms', 'teachers_ms', 'update_ms']
     """
     settings = Settings(**options).replace(quiet=True)
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
@@ -154,7 +157,7 @@ def _time(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[
     start = time.perf_counter()
     for _ in range(repeats):
         call()
-    clock = _clock(device)  # a GPU is still at what was queued
+    clock = reading(torch.cuda.clock_rate, device) or 0.0  # while a GPU is at what was queued
     _wait(device)
     return (time.perf_counter() - start) / repeats, clock
 
@@ -162,16 +165,6 @@ def _time(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[
 def _middle(timings: list[tuple[float, float]]) -> tuple[float, float]:
     times, clocks = zip(*timings, strict=True)
     return statistics.median(times), statistics.median(clocks)
-
-
-def _clock(device: torch.device) -> float:
-    """The chip's clock in MHz, 0 where the driver does not tell."""
-    if device.type != "cuda":
-        return 0.0
-    try:
-        return float(torch.cuda.clock_rate(device))
-    except (RuntimeError, ImportError, ModuleNotFoundError, AttributeError):
-        return 0.0
 
 
 def _wait(device: torch.device) -> None:
