@@ -130,7 +130,12 @@ def test_speeds_measured_before_training_reach_the_rows(pack, tmp_path):
     assert run(pack, tmp_path, "--only", "table7/identity-features", "--measure", "only") == 0
     assert not (tmp_path / "study.json").exists()
     assert run(pack, tmp_path, "--only", "table7/identity-features", "--measure", "never") == 0
-    assert rows_in(tmp_path / "study.json")[0]["speedup"]["eager"] > 0
+    (row,) = rows_in(tmp_path / "study.json")
+    assert row["speedup"]["eager"] > 0
+    assert run(pack, tmp_path, "--only", "table7/affine-imitation", "--measure", "only") == 0  # the others' stay
+    known = json.loads((tmp_path / "runs" / "speeds.json").read_text())
+    assert sorted(known) == ["table7/affine-imitation", "table7/identity-features"]
+    assert rows_in(tmp_path / "study.json") == [row]
 
 
 def test_processes_begin_with_other_kinds_and_keep_to_one_until_it_is_done():

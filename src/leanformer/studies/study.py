@@ -28,6 +28,8 @@ from .claims import claim, read_row, write_row
 
 Make = Callable[[nn.Module, int], nn.Module]
 EPOCHS_BETWEEN_CHECKPOINTS = 4
+MEASURED = ("speedup", "images_per_second", "spread", "measured")
+"""The facts of a row that all students of its kind share."""
 SPEEDS = "speeds.json"
 """Of the folder of runs: what was measured for each kind of student, for rows that are trained later."""
 
@@ -281,10 +283,19 @@ def _limited(data: Data, images: int | None) -> Data:
 def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, Any]) -> None:
     """Put a row into the result file, one process at a time, with the speed of its kind where that is known."""
     with claim(runs, wait=True):
-        fast = runs / SPEEDS
-        known = json.loads(fast.read_text()) if fast.exists() else {}
         rows = [each for each in rows_in(output) if not _same(each, row, scale)]
-        write_rows(study, scale, output, [*rows, row | known.get(row["kind"], {})])
+        write_rows(study, scale, output, [*rows, row | known_speeds(rows, runs).get(row["kind"], {})])
+
+
+def known_speeds(rows: Iterable[dict[str, Any]], runs: Path) -> dict[str, dict[str, Any]]:
+    """Kind of student → what was measured for it: in the rows that have it, and by the latest timing of these runs.
+
+    >>> known_speeds([{"kind": "EViT 0.7", "top1": 79.7, "speedup": {"eager": 1.2}}], Path("none"))
+    {'EViT 0.7': {'speedup': {'eager': 1.2}}}
+    """
+    told = {row["kind"]: {key: row[key] for key in MEASURED if key in row} for row in rows if "speedup" in row}
+    fast = runs / SPEEDS
+    return told | (json.loads(fast.read_text()) if fast.exists() else {})
 
 
 def _same(one: dict[str, Any], other: dict[str, Any], scale: Scale) -> bool:

@@ -129,9 +129,12 @@ def _together() -> list[Student]:
 
 
 def _smaller() -> list[Student]:
-    """Students of smaller images, the positions resampled; their teacher sees the same crops at its own size."""
+    """Students of smaller images, the positions resampled; their teacher sees the same crops at its own size.
+
+    At 224 it is the teacher itself: what another training does to it, and what it gains by `lf.optimize` alone.
+    """
     rows = []
-    for size, rates in ((192, (1.0, 0.7)), (160, (1.0, 0.9, 0.8)), (128, (1.0,))):
+    for size, rates in ((224, (1.0,)), (192, (1.0, 0.7)), (160, (1.0, 0.9, 0.8)), (128, (1.0,))):
         for rate in rates:
             name = f"{f'EViT {rate}' if rate < 1 else 'ViT'} at {size} px"
             rows.append(Student(name=f"{name}, distilled", make=partial(_resized, size, rate), objective=DISTILLED))

@@ -51,6 +51,8 @@ def trade_off(
     axis.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
     axis.margins(x=0.15, y=0.12)
     axis.grid(alpha=0.25)
+    if max(_xy(points, x, y)[0]) >= 1e4:
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1e3:g} k")
     lines = [f"{axis.get_ylabel()} against {axis.get_xlabel()}; a * marks what nothing beats in both."]
     short, named = short_names([str(row.get(label, "")) for row in points]), {}
     few = len(points) <= LABELLED
