@@ -49,6 +49,16 @@ def test_the_grown_study_repeats_rows_of_the_small_one_and_its_teacher_can_be_sa
         assert student.make(again, 12)(images).shape == (2, 3)
 
 
+def test_the_grown_teacher_starts_with_what_a_trained_small_one_knows(tmp_path):
+    sizes = {"depth": 2, "embed_dim": 24, "num_heads": 2, "img_size": 32}
+    trained = randomise(vit_tiny(None, **sizes).teacher(3)).eval()
+    lf.save(trained, tmp_path / "trained.safetensors")
+    study = vit_small(tmp_path / "trained.safetensors")
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(study.teacher(3).eval()(images), trained(images), atol=1e-4, rtol=0)
+    assert study.teacher(5)(images).shape == (2, 5)  # other classes, another head
+
+
 def test_the_trained_vit_grows_to_the_size_of_vit_small(shared):
     small = lf.create("vit_tiny_patch16_224", shared / "data" / "vit_tiny_patch16_224_in1k_fp16.safetensors").eval()
     wide = grow(small, "vit_small_patch16_224")

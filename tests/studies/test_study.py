@@ -183,6 +183,18 @@ def test_a_study_can_be_cut_to_some_classes_and_images(pack, tmp_path):
     assert rows[0]["top1"] == 100
 
 
+def test_a_student_may_change_the_recipe(pack, tmp_path):
+    study = riformer(img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
+    student = dataclasses.replace(study.students[0], changes={"mixup": 0.8})
+    scale = Scale(data=pack, epochs=1, teacher_epochs=1, batch_size=16, device="cpu")
+    run_study(dataclasses.replace(study, students=(student,)), scale, tmp_path / "study.json", tmp_path / "runs")
+    mixed = {
+        path.parent.name: json.loads(path.read_text())["recipe"]["mixup"] for path in tmp_path.glob("runs/*/run.json")
+    }
+    assert len(mixed) == 2
+    assert all((mixup == 0.8) == (run != "teacher-0") for run, mixup in mixed.items())
+
+
 def test_unknown_studies_are_refused(capsys):
     assert main(["study", "nothing", "--data", "x"]) == 2
     assert "known: vit_tiny, riformer" in capsys.readouterr().err

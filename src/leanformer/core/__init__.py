@@ -2,7 +2,19 @@
 
 from .block import Block, Branch, Grid, Layout, Slot, blocks_of
 from .calibrate import Fittable, calibrate, recalibrate
-from .card import Card, card_json, card_of, input_of, pooling_of, read, save, set_card, versions, write_atomically
+from .card import (
+    Card,
+    card_json,
+    card_of,
+    has_card,
+    input_of,
+    pooling_of,
+    read,
+    save,
+    set_card,
+    versions,
+    write_atomically,
+)
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, select
 from .objective import Objective, Step, Sum, View, taps
 from .plan import apply, fold, fuse, share, with_options
@@ -30,6 +42,7 @@ __all__ = [
     "card_of",
     "fold",
     "fuse",
+    "has_card",
     "input_of",
     "method_from",
     "parse_method",

@@ -152,6 +152,19 @@ def read(path: str | os.PathLike[str]) -> tuple[Card, dict[str, Tensor]]:
         raise ValueError(f"the card in {path} is damaged: {type(error).__name__} {error}") from error
 
 
+def has_card(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a checkpoint that `save` wrote; weights without a card are for `create`.
+
+    >>> has_card("weights.pth")
+    False
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return KEY in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
 def card_json(model: nn.Module) -> dict[str, Any]:
     """The card as plain JSON values, with the model's input and classes: what files say of themselves.
 

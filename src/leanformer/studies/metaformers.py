@@ -67,13 +67,13 @@ def metaformers(checkpoint: Path | None = None, **arguments: Any) -> Study:
 
 
 def short() -> Recipe:
-    """A short schedule at a high rate: what is gained by more regularisation would take more epochs to show.
+    """A short schedule without regularisation: what is gained by that would take more epochs to show.
 
     >>> short().epochs
     20
     """
     return Recipe(
-        epochs=20, batch_size=512, learning_rate=2e-3, warmup_epochs=2, clip_grad=1.0, ema=0.998, drop_path=0.0,
+        epochs=20, batch_size=512, learning_rate=1e-3, warmup_epochs=2, clip_grad=1.0, ema=0.998, drop_path=0.0,
         crop_scale=(0.35, 1.0), color_jitter=0.0, auto_augment=None, erasing=0.0, mixup=0.0, cutmix=0.0,
         label_smoothing=0.0,
     )  # fmt: skip

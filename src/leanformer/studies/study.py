@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Student:
     """The names under which the objective meets the teacher; none trains on labels alone."""
     calibrate: int = 0
     """So many images to fit the new modules on before training."""
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the study's recipe that are other for this student."""
     paper: float | None = None
     """The paper's top-1, on its own data and epochs."""
 
@@ -209,7 +211,7 @@ def _run(
         images = sample_images(teacher, train, student.calibrate, seed=seed).to(scale.place)
         model = calibrate(model, teacher, images)
     before = _accuracy(model, val, scale)
-    recipe = _recipe(study, scale, scale.epochs)
+    recipe = _recipe(study, scale, scale.epochs).replace(**student.changes)
     masters = dict.fromkeys(student.teachers, teacher)
     result = _fit(model, recipe, scale, train, val, folder, seed, masters, student.objective)
     assert result.evaluation is not None

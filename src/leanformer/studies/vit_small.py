@@ -1,8 +1,10 @@
-"""A ViT-S/16 grown from a trained ViT-Ti/16, moved to the same data, and the same lean students made from it.
+"""A ViT-S/16 grown from a trained ViT-Ti/16, trained on, and the same lean students made from it.
 
-    leanformer study vit_small --data pack:tiny_imagenet --checkpoint vit_tiny.safetensors --precision bf16 --compile
+    leanformer study vit_small --data pack:tiny_imagenet --checkpoint teacher.safetensors --precision bf16 --compile
 
-Its rows beside those of `vit_tiny` show what a method costs a model of four times the size.
+Its rows beside those of `vit_tiny` show what a method costs a model of four times the size. The checkpoint is that
+study's teacher, so that the grown one starts with what it knows; ImageNet weights of ViT-Ti do as well. Rates are lower
+than the small one's: from ImageNet weights the grown teacher reached 79.9% at 1e-4 and 80.8% at 3e-5.
 """
 
 import dataclasses
@@ -13,11 +15,10 @@ from typing import Any
 
 from torch import nn
 
-from ..backbones import create, with_head
 from ..methods import EViT, RePa
 from .growth import grow
 from .study import Student, Study
-from .vit_tiny import DISTILLED, lean_student, vit_tiny
+from .vit_tiny import DISTILLED, backbone, lean_student, vit_tiny
 
 STUDENTS = (
     "EViT 0.7, distilled",
@@ -35,7 +36,7 @@ RATES = (0.8, 0.7)
 
 
 def vit_small(checkpoint: Path | None, **arguments: Any) -> Study:
-    """The study; `checkpoint` holds ImageNet weights of vit_tiny_patch16_224, and the arguments are that model's.
+    """The study; `checkpoint` is a trained ViT-Ti or its ImageNet weights, and the arguments are that model's.
 
     >>> vit_small(None).students[0].name
     'EViT 0.7, distilled'
@@ -46,6 +47,8 @@ def vit_small(checkpoint: Path | None, **arguments: Any) -> Study:
         small,
         name="vit_small",
         teacher=partial(_teacher, checkpoint, arguments),
+        recipe=small.recipe.replace(learning_rate=1e-4),
+        teacher_learning_rate=3e-5,
         students=(*(rows[name] for name in STUDENTS), *_together()),
     )
 
@@ -59,5 +62,4 @@ def _teacher(
     checkpoint: Path | None, arguments: dict[str, Any], num_classes: int, names: Sequence[str] | None = None
 ) -> nn.Module:
     """The backbone with the head for these classes, grown."""
-    small = with_head(create("vit_tiny_patch16_224", checkpoint, **arguments), num_classes, names)
-    return grow(small, "vit_small_patch16_224")
+    return grow(backbone(checkpoint, arguments, num_classes, names), "vit_small_patch16_224")

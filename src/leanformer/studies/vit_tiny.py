@@ -4,6 +4,7 @@ Every student starts from the teacher, once with the method's own objective and 
 pixels than their teacher does: the images of such data sets hardly fill 224.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from ..backbones import create, resize, with_head
-from ..core import Method, apply
+from ..backbones import create, load, resize, with_head
+from ..core import Method, apply, has_card
 from ..methods import EViT, RePa, RIFormer, SiT
 from ..recipes import finetune
 from .study import Student, Study
@@ -29,7 +30,7 @@ def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
     """
     return Study(
         name="vit_tiny",
-        teacher=partial(_teacher, checkpoint, arguments),
+        teacher=partial(backbone, checkpoint, arguments),
         recipe=finetune(
             learning_rate=5e-4,
             mixup=0.0,
@@ -40,15 +41,22 @@ def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
             crop_scale=(0.5, 1.0),
         ),
         teacher_learning_rate=1e-4,
-        students=(*_evit(), *_sit(), *_repa(), *_riformer(), *_together(), *_smaller()),
+        students=(*_evit(), *_sit(), *_repa(), *_riformer(), *_together(), *_smaller(), *_patient()),
     )
 
 
-def _teacher(
+def backbone(
     checkpoint: Path | None, arguments: dict[str, Any], num_classes: int, names: Sequence[str] | None = None
 ) -> nn.Module:
-    """The backbone with its trained weights and a head for these classes."""
-    return with_head(create("vit_tiny_patch16_224", checkpoint, **arguments), num_classes, names)
+    """A ViT-Ti with a head for these classes: from ImageNet's weights, or one that was trained for them as it is.
+
+    >>> backbone(None, {"depth": 1}, 10).num_classes
+    10
+    """
+    if checkpoint is None or not has_card(checkpoint):
+        return with_head(create("vit_tiny_patch16_224", checkpoint, **arguments), num_classes, names)
+    model: Any = load(checkpoint)
+    return model if model.num_classes == num_classes else with_head(model, num_classes, names)
 
 
 def lean_student(name: str, *methods: Method, objective: str | None, fit: int = 0, note: str = "") -> Student:
@@ -139,6 +147,13 @@ def _smaller() -> list[Student]:
             name = f"{f'EViT {rate}' if rate < 1 else 'ViT'} at {size} px"
             rows.append(Student(name=f"{name}, distilled", make=partial(_resized, size, rate), objective=DISTILLED))
     return rows
+
+
+def _patient() -> list[Student]:
+    """For long schedules: the teacher answers for mixtures of images, of which there is no end (Beyer et al., 2022)."""
+    rows = {student.name: student for student in (*_evit(), *_smaller())}
+    names = ("EViT 0.8, distilled", "EViT 0.7, distilled", "ViT at 160 px, distilled", "EViT 0.9 at 160 px, distilled")
+    return [dataclasses.replace(rows[name], name=f"{name} on mixtures", changes={"mixup": 0.8}) for name in names]
 
 
 def _resized(size: int, rate: float, teacher: nn.Module, epochs: int) -> nn.Module:
