@@ -21,6 +21,15 @@ from .common import Apply, Set, open_model
 
 Teachers = Annotated[tuple[str, ...], tyro.conf.arg(name="teacher"), tyro.conf.UseAppendAction]
 STOPPED = 143
+PARTS = {
+    "the data": "data",
+    "the data by themselves": "data_alone",
+    "the teachers by themselves": "teachers",
+    "the host, to ask for an update": "host",
+    "update on a batch that is kept": "kept_update",
+    "whole update": "update",
+}
+"""What a profile tells of an update, by the name of its time."""
 
 
 def train(
@@ -147,9 +156,9 @@ def _profile(
     row = {"model": card.backbone, "methods": [repr(m) for m in card.methods], "batch": recipe.batch_size, **spent}
     write_result(record("training step", [row], place, **options), output)
     table = Table("part", "ms", "share", title=f"an update of {recipe.batch_size} images", title_justify="left")
-    parts = {"the data": "data", "the data by themselves": "data_alone", "the teachers by themselves": "teachers"}
-    for name, part in {**parts, "update on a batch that is kept": "kept_update", "whole update": "update"}.items():
-        table.add_row(name, f"{spent[f'{part}_ms']:.1f}", f"{spent[f'{part}_ms'] / spent['update_ms']:.1%}")
+    for name, part in PARTS.items():
+        spread = f" ± {spent[f'{part}_spread']:.0%}" if f"{part}_spread" in spent else ""
+        table.add_row(name, f"{spent[f'{part}_ms']:.1f}{spread}", f"{spent[f'{part}_ms'] / spent['update_ms']:.1%}")
     console().print(table)
     clocks = f", {spent['clock_mhz']:.0f} MHz ({spent['kept_clock_mhz']:.0f} on a batch that is kept)"
     told = clocks if spent["clock_mhz"] else ""

@@ -5,6 +5,7 @@
 On a GPU the marks lie in its own queue: what the pipeline computes counts, and so does a wait of the device for the
 host. Beside it stand the same updates on one batch that is kept, and the chip's clock during both: work that runs at
 another clock takes another time, whoever caused it. The weights are held, so that a batch that is kept is not learnt.
+How long the host takes to ask an idle device for an update tells which of the two the other one waits for.
 """
 
 import itertools
@@ -43,17 +44,17 @@ def profile(
 ) -> dict[str, float]:
     """Milliseconds of a whole update, of the data in it, of the data and the teachers alone, and the data's share.
 
-    The arguments are those of `fit`. The updates are whole ones, but at a learning rate that moves no weight. Clocks
-    are in MHz, 0 where the driver does not tell.
+    The arguments are those of `fit`. The updates are whole ones, but at a learning rate that moves no weight. Spreads
+    are half the range over the median; clocks are in MHz, 0 where the driver does not tell.
 
     >>> import torch, leanformer as lf
     >>> model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1, num_classes=2)
     >>> images, labels = torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.arange(8) % 2
     >>> spent = profile(model, recipe=lf.recipes.plain(batch_size=4), data=(images, labels), device="cpu", updates=2)
-    >>> sorted(spent)[:5]
-    ['clock_mhz', 'data_alone_ms', 'data_ms', 'data_share', 'images_per_second']
-    >>> sorted(spent)[5:]
-    ['kept_clock_mhz', 'kept_update_ms', 'teachers_ms', 'update_ms']
+    >>> sorted(spent)[:6]
+    ['clock_mhz', 'data_alone_ms', 'data_ms', 'data_share', 'host_ms', 'images_per_second']
+    >>> sorted(spent)[6:]
+    ['kept_clock_mhz', 'kept_update_ms', 'kept_update_spread', 'teachers_ms', 'update_ms', 'update_spread']
     """
     settings = Settings(**options).replace(quiet=True)
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
@@ -77,10 +78,11 @@ def profile(
         run.mix = mix
         still.append(_time(lambda: run._one_update(kept), run.device, updates))
     micro = settings.accumulate
-    update, clock = _middle(fresh)
-    kept_update, kept_clock = _middle(still)
+    update, spread, clock = _middle(fresh)
+    kept_update, kept_spread, kept_clock = _middle(still)
     spans, parts = marks.seconds(), 2 * micro  # each batch is made, then mixed
     spent = statistics.median(sum(spans[first : first + parts]) for first in range(0, len(spans), parts))
+    host = _asking(lambda: run._one_update(kept), run.device, updates)
     alone, _ = _time(lambda: mix(*_pair(next(source))), run.device, updates)
     with run.accelerator.autocast():
         teach, _ = _time(lambda: run.teachers(batch.images), run.device, updates)
@@ -91,9 +93,12 @@ def profile(
         "data_ms": 1e3 * spent,
         "data_alone_ms": 1e3 * alone * micro,
         "teachers_ms": 1e3 * teach * micro,
+        "host_ms": 1e3 * host,
         "kept_update_ms": 1e3 * kept_update,
         "data_share": spent / update,
         "images_per_second": recipe.batch_size / update,
+        "update_spread": spread,
+        "kept_update_spread": kept_spread,
         "clock_mhz": clock,
         "kept_clock_mhz": kept_clock,
     }
@@ -162,9 +167,23 @@ def _time(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[
     return (time.perf_counter() - start) / repeats, clock
 
 
-def _middle(timings: list[tuple[float, float]]) -> tuple[float, float]:
+def _asking(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """Seconds until a call returns that finds the device idle, and does not wait for it."""
+    times = []
+    for _ in range(repeats):
+        _wait(device)
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    _wait(device)
+    return statistics.median(times)
+
+
+def _middle(timings: list[tuple[float, float]]) -> tuple[float, float, float]:
+    """The median time, its spread and the median clock."""
     times, clocks = zip(*timings, strict=True)
-    return statistics.median(times), statistics.median(clocks)
+    median = statistics.median(times)
+    return median, (max(times) - min(times)) / 2 / median, statistics.median(clocks)
 
 
 def _wait(device: torch.device) -> None:
