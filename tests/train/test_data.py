@@ -12,7 +12,7 @@ from timm.data import create_transform
 import leanformer as lf
 from leanformer.train.augment import Augment, erase, evaluation_view, random_boxes
 from leanformer.train.data import class_names
-from leanformer.train.draws import uniforms
+from leanformer.train.draws import key_of, seed_all, uniforms
 from leanformer.train.loader import Plan
 from leanformer.train.packs import write_pack
 
@@ -230,6 +230,13 @@ def test_erasing_hits_the_share_of_images_asked_for():
     assert share == pytest.approx(0.25, abs=0.03)
     area = (erased != 0).flatten(1).float().mean(1)
     assert area.max() < 0.4
+
+
+def test_seeding_sets_torch_as_its_own_call_does():
+    seed_all(3, "update", 7)
+    drawn = torch.rand(4)
+    torch.manual_seed(key_of(3, "update", 7) % 2**64 % 2**63)
+    assert torch.equal(drawn, torch.rand(4))
 
 
 def test_uniform_draws_are_uniform_and_independent():

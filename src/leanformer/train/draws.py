@@ -42,7 +42,13 @@ def seed_all(*parts: int | str) -> None:
     key = key_of(*parts) % _WORD
     random.seed(key)
     np.random.seed(key % 2**32)
-    torch.manual_seed(key % 2**63)
+    torch.default_generator.manual_seed(key % 2**63)
+    # torch.manual_seed would also leave word, with a stack trace, for every kind of device that is not there
+    for device in (torch.cuda, torch.xpu):
+        if device.is_initialized():
+            device.manual_seed_all(key % 2**63)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(key % 2**63)
 
 
 def rng_state() -> dict[str, object]:
