@@ -4,8 +4,9 @@
     W' = [W/2 + E | W/2 − E]     on doubled inputs this is W x, whatever E is
 
 so E breaks the symmetry of the two halves at no cost (Net2Net's widening leaves it to noise that harms). With E of half
-the deviation of W, W' has the spread of weights that were trained at the new width. Rows of W' are doubled for the
-outputs; those of queries, keys and values each for themselves. C channels.
+the deviation of W, W' would have the spread of weights trained at the new width; but E also amplifies whatever comes to
+differ between the halves, and so much of it costs accuracy in a short training. Rows of W' are doubled for the outputs;
+those of queries, keys and values each for themselves. C channels.
 """
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 from ..backbones import create
 from ..core import blocks_of, card_of
 
-SPREAD = 0.5
+SPREAD = 0.1
+"""The deviation of E over that of W."""
 
 
 def double_outputs(tensor: Tensor, dim: int = 0, parts: int = 1) -> Tensor:
