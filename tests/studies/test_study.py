@@ -183,6 +183,21 @@ def test_a_study_can_be_cut_to_some_classes_and_images(pack, tmp_path):
     assert rows[0]["top1"] == 100
 
 
+def test_two_studies_stand_side_by_side(pack, tmp_path, capsys):
+    assert run(pack, tmp_path, "--only", "table7/identity-features", "--measure", "never") == 0
+    result = json.loads((tmp_path / "study.json").read_text())
+    for row in result["rows"]:
+        row["top1"] = row["teacher_top1"] - 1.25
+    (tmp_path / "other.json").write_text(json.dumps(result))
+    command = ["--only", "table7/identity-features", "--measure", "never", "--beside"]
+    capsys.readouterr()
+    assert run(pack, tmp_path, *command, str(tmp_path / "other.json")) == 0
+    shown = capsys.readouterr().out
+    assert "points below the teacher" in shown
+    assert "1.25" in shown
+    assert run(pack, tmp_path, *command, str(tmp_path / "nothing.json")) == 2
+
+
 def test_a_student_may_change_the_recipe(pack, tmp_path):
     study = riformer(img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
     student = dataclasses.replace(study.students[0], changes={"mixup": 0.8})

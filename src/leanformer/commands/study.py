@@ -14,7 +14,7 @@ from ..measure import count
 from ..measure.console import console
 from ..measure.results import command as told
 from ..measure.turns import share_kernels
-from ..studies.digest import points, summary
+from ..studies.digest import as_table, losses, points, summary
 from ..studies.metaformers import metaformers
 from ..studies.riformer import riformer
 from ..studies.speed import measure_study
@@ -55,6 +55,7 @@ def study(
     runs: Path | None = None,
     output: Path | None = None,
     figure: Path | None = None,
+    beside: Path | None = None,
 ) -> None:
     """Train a teacher and the students made from it, and print one table; what has a result already is skipped.
 
@@ -86,9 +87,12 @@ def study(
         runs: The folder of the run folders; by default runs/study-NAME.
         output: The result file; by default results/study_NAME.json.
         figure: Draw accuracy against measured throughput, or MACs while nothing has been timed, as PNG or SVG.
+        beside: The result file of another study: what the students of both lose to their teachers, side by side.
     """
     if name not in STUDIES:
         raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
+    if beside is not None and not beside.is_file():
+        raise ValueError(f"there is no result file {beside}; make it by the study that this one is to stand beside")
     build = functools.partial(STUDIES[name], checkpoint, **parse_arguments(arguments))
     chosen = build()
     if not chosen.chosen(only):
@@ -113,6 +117,9 @@ def study(
         measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
     rows = rows_in(output)
     console().print(summary(name, rows))
+    if beside is not None:
+        both = losses({output.stem: rows, beside.stem: rows_in(beside)})
+        console().print(as_table("points below the teacher", both) if both else f"no student is in {beside} as well")
     if figure is not None:
         drawn = points(rows, count(chosen.teacher(1000)).macs)
         if not drawn:

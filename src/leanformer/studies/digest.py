@@ -2,7 +2,7 @@
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -63,6 +63,25 @@ def points(rows: Sequence[dict[str, Any]], teacher_macs: int | None = None) -> l
     return [teacher | {"macs": teacher_macs}, *best.values()]
 
 
+def losses(studies: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, str]]:
+    """Points that each student loses to its teacher in several studies, for the schedules that all of them have.
+
+    >>> row = {"student": "EViT 0.7, distilled", "epochs": 3, "top1": 79.7, "teacher_top1": 81.5}
+    >>> losses({"ViT-Ti": [row], "ViT-S": [row | {"top1": 81.0}]})
+    [{'student': 'EViT 0.7, distilled', 'epochs': '3', 'ViT-Ti': '1.80', 'ViT-S': '0.50'}]
+    """
+    lost: dict[tuple[str, int], dict[str, float]] = {}
+    for study, rows in studies.items():
+        for mine in _by_schedule(rows):
+            loss = _mean(mine, "teacher_top1") - _mean(mine, "top1")
+            lost.setdefault((mine[0]["student"], mine[0]["epochs"]), {})[study] = loss
+    return [
+        {"student": student, "epochs": str(epochs)} | {study: f"{mine[study]:.2f}" for study in studies}
+        for (student, epochs), mine in lost.items()
+        if len(mine) == len(studies)
+    ]
+
+
 def family(kind: str) -> str:
     """A kind of student without its numbers; what takes several methods is a combination.
 
@@ -102,13 +121,21 @@ def _speeds(row: dict[str, Any], backbone: bool) -> list[float]:
 
 
 def summary(name: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """The digest as a rich table, without the columns that nothing fills.
+    """The digest as a rich table.
 
     >>> summary("none", []).row_count
     0
     """
-    lines = digest(rows)
-    table = Table(title=f"study {name}", title_justify="left")
+    return as_table(f"study {name}", digest(rows))
+
+
+def as_table(title: str, lines: Sequence[dict[str, str]]) -> Table:
+    """Lines of column → text as a rich table, without the columns that nothing fills.
+
+    >>> as_table("none", []).row_count
+    0
+    """
+    table = Table(title=title, title_justify="left")
     columns = [column for column in (lines[0] if lines else ()) if any(line[column] for line in lines)]
     for column in columns:
         table.add_column(column, justify="left" if column == "student" else "right")
