@@ -16,7 +16,8 @@ from leanformer.methods import EViT, RePa
 from leanformer.studies import study
 from leanformer.studies.digest import digest, points
 from leanformer.studies.riformer import riformer
-from leanformer.studies.study import Scale, _own_first, rows_in, run_study
+from leanformer.studies.rows import rows_in
+from leanformer.studies.study import Scale, _own_first, run_study
 from leanformer.studies.vit_tiny import vit_tiny
 from leanformer.train import Result
 

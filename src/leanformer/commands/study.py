@@ -13,12 +13,14 @@ import tyro
 from ..measure import count
 from ..measure.console import console
 from ..measure.results import command as told
+from ..measure.results import read_rows
 from ..measure.turns import share_kernels
 from ..studies.digest import as_table, losses, points, summary
 from ..studies.metaformers import metaformers
 from ..studies.riformer import riformer
+from ..studies.rows import rows_in
 from ..studies.speed import measure_study
-from ..studies.study import Scale, Study, rows_in, run_study
+from ..studies.study import Scale, Study, run_study
 from ..studies.vit_small import vit_small
 from ..studies.vit_tiny import vit_tiny
 from ..visualise import trade_off
@@ -91,8 +93,7 @@ def study(
     """
     if name not in STUDIES:
         raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
-    if beside is not None and not beside.is_file():
-        raise ValueError(f"there is no result file {beside}; make it by the study that this one is to stand beside")
+    other = None if beside is None else read_rows(beside)  # before hours of training, if it cannot be read
     build = functools.partial(STUDIES[name], checkpoint, **parse_arguments(arguments))
     chosen = build()
     if not chosen.chosen(only):
@@ -117,8 +118,8 @@ def study(
         measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
     rows = rows_in(output)
     console().print(summary(name, rows))
-    if beside is not None:
-        both = losses({output.stem: rows, beside.stem: rows_in(beside)})
+    if beside is not None and other is not None:
+        both = losses({output.stem: rows, beside.stem: other})
         console().print(as_table("points below the teacher", both) if both else f"no student is in {beside} as well")
     if figure is not None:
         drawn = points(rows, count(chosen.teacher(1000)).macs)

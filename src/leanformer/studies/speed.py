@@ -5,7 +5,7 @@ Speed does not depend on weights, so that untrained students do, and nothing has
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from ..measure.turns import in_turn
 from ..measure.versus import Contest, versus
 from ..optimize import optimize
 from .claims import claim
-from .study import SPEEDS, Scale, Study, known_speeds, rows_in, write_rows
+from .rows import SPEEDS, known_speeds, rows_in
+from .study import Scale, Study, write_rows
 
 
 def measure_study(
@@ -97,24 +98,19 @@ def _contests(
 
 
 def _facts(contest: Contest) -> dict[str, Any]:
+    """Eager over the teacher's eager; compiled (in a graph where that is faster) and optimised over its fastest."""
+    forms = contest.forms
+    compiled = max(rate for form, rate in forms.items() if form.startswith("compiled"))
     return {
-        "speedup": speedups(contest.forms),
+        "speedup": {
+            "eager": forms["eager"] / forms["backbone eager"],
+            "compiled": compiled / contest.yardstick,
+            "optimised": forms["optimised"] / contest.yardstick,
+        },
         "images_per_second": {form: round(rate) for form, rate in contest.forms.items()},
         "spread": {form: round(share, 4) for form, share in contest.spread.items()},
         "measured": {"batch": contest.batch, "dtype": contest.dtype},
     }
-
-
-def speedups(forms: Mapping[str, float]) -> dict[str, float]:
-    """Eager over the teacher's eager; compiled, in a CUDA graph where that is faster, and optimised over its fastest.
-
-    >>> speedups({"backbone eager": 1, "backbone compiled": 2, "eager": 2, "compiled": 3, "optimised": 5})
-    {'eager': 2.0, 'compiled': 1.5, 'optimised': 2.5}
-    """
-    fastest = max(rate for form, rate in forms.items() if form.startswith("backbone"))
-    compiled = max(rate for form, rate in forms.items() if form.startswith("compiled"))
-    eager = forms["eager"] / forms["backbone eager"]
-    return {"eager": eager, "compiled": compiled / fastest, "optimised": forms["optimised"] / fastest}
 
 
 def _eager(teacher: nn.Module, leans: dict[str, nn.Module], scale: Scale, batch: int) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,6 @@ several times shares the queue: on one GPU, one process compiles while another o
 import copy
 import dataclasses
 import functools
-import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,13 +24,10 @@ from ..train import Arrays, Recipe, Result, evaluate, fit, open_data
 from ..train.data import Data
 from ..train.samples import sample_images
 from .claims import claim, read_row, write_row
+from .rows import known_speeds, rows_in
 
 Make = Callable[[nn.Module, int], nn.Module]
 EPOCHS_BETWEEN_CHECKPOINTS = 4
-MEASURED = ("speedup", "images_per_second", "spread", "measured")
-"""The facts of a row that all students of its kind share."""
-SPEEDS = "speeds.json"
-"""Of the folder of runs: what was measured for each kind of student, for rows that are trained later."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,11 +147,6 @@ def run_study(
     if failed:
         raise RuntimeError("these runs failed; start again to repeat them:\n  " + "\n  ".join(failed))
     return rows_in(output)
-
-
-def rows_in(output: Path) -> list[dict[str, Any]]:
-    """The rows of a result file, none where there is no file yet."""
-    return json.loads(output.read_text())["rows"] if output.exists() else []
 
 
 def _missing(study: Study, scale: Scale, output: Path, only: str) -> Iterator[tuple[Student, int]]:
@@ -287,17 +278,6 @@ def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, An
     with claim(runs, wait=True):
         rows = [each for each in rows_in(output) if not _same(each, row, scale)]
         write_rows(study, scale, output, [*rows, row | known_speeds(rows, runs).get(row["kind"], {})])
-
-
-def known_speeds(rows: Iterable[dict[str, Any]], runs: Path) -> dict[str, dict[str, Any]]:
-    """Kind of student → what was measured for it: in the rows that have it, and by the latest timing of these runs.
-
-    >>> known_speeds([{"kind": "EViT 0.7", "top1": 79.7, "speedup": {"eager": 1.2}}], Path("none"))
-    {'EViT 0.7': {'speedup': {'eager': 1.2}}}
-    """
-    told = {row["kind"]: {key: row[key] for key in MEASURED if key in row} for row in rows if "speedup" in row}
-    fast = runs / SPEEDS
-    return told | (json.loads(fast.read_text()) if fast.exists() else {})
 
 
 def _same(one: dict[str, Any], other: dict[str, Any], scale: Scale) -> bool:

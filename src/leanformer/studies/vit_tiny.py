@@ -55,6 +55,8 @@ def backbone(
     """
     if checkpoint is None or not has_card(checkpoint):
         return with_head(create("vit_tiny_patch16_224", checkpoint, **arguments), num_classes, names)
+    if arguments:
+        raise ValueError(f"{checkpoint} says itself how it was built: give no arguments with it")
     model: Any = load(checkpoint)
     return model if model.num_classes == num_classes else with_head(model, num_classes, names)
 

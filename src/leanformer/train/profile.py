@@ -19,6 +19,7 @@ from torch import nn
 
 from ..core import Objective
 from ..measure.energy import reading
+from ..measure.timing import Timing
 from .data import Source, check_fit, open_data
 from .journal import Journal
 from .learner import check_teachers, choose_objective
@@ -78,8 +79,7 @@ def profile(
         run.mix = mix
         still.append(_time(lambda: run._one_update(kept), run.device, updates))
     micro = settings.accumulate
-    update, spread, clock = _middle(fresh)
-    kept_update, kept_spread, kept_clock = _middle(still)
+    (update, clock), (kept_update, kept_clock) = _turns(fresh), _turns(still)
     spans, parts = marks.seconds(), 2 * micro  # each batch is made, then mixed
     spent = statistics.median(sum(spans[first : first + parts]) for first in range(0, len(spans), parts))
     host = _asking(lambda: run._one_update(kept), run.device, updates)
@@ -89,16 +89,16 @@ def profile(
     run.learner.close()
     run.teachers.close()
     return {
-        "update_ms": 1e3 * update,
+        "update_ms": 1e3 * update.median,
         "data_ms": 1e3 * spent,
         "data_alone_ms": 1e3 * alone * micro,
         "teachers_ms": 1e3 * teach * micro,
         "host_ms": 1e3 * host,
-        "kept_update_ms": 1e3 * kept_update,
-        "data_share": spent / update,
-        "images_per_second": recipe.batch_size / update,
-        "update_spread": spread,
-        "kept_update_spread": kept_spread,
+        "kept_update_ms": 1e3 * kept_update.median,
+        "data_share": spent / update.median,
+        "images_per_second": recipe.batch_size / update.median,
+        "update_spread": update.spread,
+        "kept_update_spread": kept_update.spread,
         "clock_mhz": clock,
         "kept_clock_mhz": kept_clock,
     }
@@ -179,11 +179,10 @@ def _asking(call: Callable[[], Any], device: torch.device, repeats: int) -> floa
     return statistics.median(times)
 
 
-def _middle(timings: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """The median time, its spread and the median clock."""
+def _turns(timings: list[tuple[float, float]]) -> tuple[Timing, float]:
+    """The times of the turns and their median clock."""
     times, clocks = zip(*timings, strict=True)
-    median = statistics.median(times)
-    return median, (max(times) - min(times)) / 2 / median, statistics.median(clocks)
+    return Timing(list(times)), statistics.median(clocks)
 
 
 def _wait(device: torch.device) -> None:
