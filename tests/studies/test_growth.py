@@ -5,6 +5,7 @@ import torch
 from helpers import randomise
 
 import leanformer as lf
+from leanformer.core import input_of
 from leanformer.studies.growth import grow
 from leanformer.studies.vit_small import STUDENTS, vit_small
 from leanformer.studies.vit_tiny import vit_tiny
@@ -46,7 +47,8 @@ def test_the_grown_study_repeats_rows_of_the_small_one_and_its_teacher_can_be_sa
     torch.testing.assert_close(again(images), teacher.eval()(images))
     assert set(STUDENTS) <= {s.name for s in study.students} & {s.name for s in vit_tiny(None, **sizes).students}
     for student in study.students:
-        assert student.make(again, 12)(images).shape == (2, 3)
+        lean = student.make(again, 12)
+        assert lean(torch.randn(2, *input_of(lean)["input_size"])).shape == (2, 3)
 
 
 def test_the_grown_teacher_starts_with_what_a_trained_small_one_knows(tmp_path):

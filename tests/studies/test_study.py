@@ -55,6 +55,15 @@ def run(pack, tmp_path, *more):
     return main([*arguments, *SMALL, *more])
 
 
+def test_a_whole_name_means_one_student_and_a_part_of_a_name_all_that_have_it():
+    small = vit_tiny(None)
+    assert [student.name for student in small.chosen("EViT 0.7, distilled")] == ["EViT 0.7, distilled"]
+    both = small.chosen("EViT 0.7, distilled | SiT early, rec")
+    assert [student.name for student in both] == ["EViT 0.7, distilled", "SiT early, recalibration"]
+    assert len(small.chosen("EViT 0.7, ")) > 2
+    assert len(small.chosen("")) == len(small.students)
+
+
 def test_a_study_writes_a_row_a_run_and_skips_what_is_there(pack, tmp_path, capsys):
     assert run(pack, tmp_path, "--only", "table7/affine") == 0
     first = json.loads((tmp_path / "study.json").read_text())
@@ -114,7 +123,7 @@ def test_a_student_of_smaller_images_learns_from_the_teacher_at_its_own_size(pac
 def test_processes_share_the_queue(pack, tmp_path):
     command = [sys.executable, "-m", "leanformer.cli", "study", "riformer", "--data", pack, "--epochs", "1"]
     command += ["--teacher-epochs", "1", "--batch-size", "16", "--device", "cpu", "--runs", str(tmp_path / "runs")]
-    command += ["--output", str(tmp_path / "study.json"), *SMALL, "--only", "table7/identity|table7/affine"]
+    command += ["--output", str(tmp_path / "study.json"), *SMALL, "--only", "table7/ident|table7/affine"]
     command += ["--workers", "2", "--measure-batch", "4", "--repeats", "2"]
     subprocess.run(command, check=True, capture_output=True)
     rows = json.loads((tmp_path / "study.json").read_text())["rows"]

@@ -73,7 +73,8 @@ def study(
         checkpoint: Weights that the teacher's backbone starts from.
         teacher: A trained teacher, as a leanformer checkpoint, instead of training one.
         arguments: An argument of the backbone as name=value; may be given several times.
-        only: Only the students whose name contains this text; several texts are parted by |.
+        only: Only the students whose name contains this text, or the one whose whole name it is; several texts are
+            parted by |.
         batch_size: Images an update.
         learning_rate: Instead of the study's own.
         images: Only the first so many training images.

@@ -62,7 +62,7 @@ def metaformers(checkpoint: Path | None = None, **arguments: Any) -> Study:
         name="metaformers",
         teacher=lambda classes, names=None: create(TEACHER, checkpoint, **{**pooled, "num_classes": classes}),
         recipe=short(),
-        students=(*_from_scratch(given), *_road(pooled), *_repa(pooled)),
+        students=(*_from_scratch(given), _pooled(pooled), *_road(pooled), *_repa(pooled)),
     )
 
 
@@ -80,13 +80,19 @@ def short() -> Recipe:
 
 
 def _from_scratch(arguments: dict[str, Any]) -> list[Student]:
-    def student(name: str, model: str, top1: float) -> Student:
-        def make(teacher: nn.Module, epochs: int) -> nn.Module:
-            return create(model, **{**arguments, "num_classes": teacher.num_classes})
+    return [_on_labels(name, model, arguments, top1) for name, (model, top1) in FROM_SCRATCH.items()]
 
-        return Student(name=f"{name}, labels", make=make, objective="cross_entropy", teachers=(), paper=top1)
 
-    return [student(name, model, top1) for name, (model, top1) in FROM_SCRATCH.items()]
+def _pooled(arguments: dict[str, Any]) -> Student:
+    """The teacher's own architecture after a student's epochs: what the rows beside it are to be compared with."""
+    return _on_labels("PoolFormer-S12", TEACHER, arguments, 77.2)
+
+
+def _on_labels(name: str, model: str, arguments: dict[str, Any], top1: float) -> Student:
+    def make(teacher: nn.Module, epochs: int) -> nn.Module:
+        return create(model, **{**arguments, "num_classes": teacher.num_classes})
+
+    return Student(name=f"{name}, labels", make=make, objective="cross_entropy", teachers=(), paper=top1)
 
 
 def _road(arguments: dict[str, Any]) -> list[Student]:

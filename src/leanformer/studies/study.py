@@ -67,8 +67,15 @@ class Study:
     """Where it is not the students'."""
 
     def chosen(self, only: str) -> list[Student]:
-        """The students whose name contains one of the texts in `only`, which are parted by |."""
-        return [student for student in self.students if wanted(student.name, only)]
+        """The students whose name contains one of the texts in `only`, which are parted by |.
+
+        A text that is the whole name of a student means that one alone.
+        """
+        names = {student.name for student in self.students}
+        texts = [text.strip() for text in only.split("|")]
+        whole = names.intersection(texts)
+        parts = [text for text in texts if text not in whole]
+        return [s for s in self.students if s.name in whole or any(wanted(s.name, part) for part in parts)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
