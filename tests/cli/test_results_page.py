@@ -64,6 +64,18 @@ def test_every_kind_of_result_is_shown_with_its_command_and_data(folder, tmp_pat
     assert "| a b |" in text
 
 
+def test_a_study_tells_what_its_commands_share_once_and_the_rest_beside_each_row(folder, tmp_path):
+    row = {"kind": "EViT", "student": "EViT, distilled", "seed": 0, "epochs": 3, "before": 60.0, "ema_top1": None,
+           "macs": 10**9, "teacher_top1": 80.0, "top1": 79.0, "paper_top1": None, "parameters": 10**6,
+           "command": "leanformer study s --compile --epochs 3 --seeds 0 --only 'EViT, distilled'"}  # fmt: skip
+    long = row | {"epochs": 12, "command": row["command"].replace("epochs 3", "epochs 12")}
+    write_result(record("study s", [row, long]), folder / "study_s.json")
+    text = results_page.write_page({}, tmp_path / "r.md", folder)[0].read_text()
+    assert "\n    leanformer study s --compile\n" in text
+    assert "| `--epochs 12 --seeds 0 --only 'EViT, distilled'` |" in text
+    assert "| paper |" not in text.split("## study_s")[1]  # nothing fills that column
+
+
 def test_a_figure_that_is_off_is_told(folder, tmp_path):
     wrong = results_page.write_page({"evit": ([Row("1", "tiny", SMALL, params="99")], "")}, tmp_path / "r.md", folder)[
         1

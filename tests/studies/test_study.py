@@ -14,7 +14,7 @@ import leanformer as lf
 from leanformer.cli import main
 from leanformer.methods import EViT, RePa
 from leanformer.studies import study
-from leanformer.studies.digest import digest, points
+from leanformer.studies.digest import digest, losses, points
 from leanformer.studies.riformer import riformer
 from leanformer.studies.rows import rows_in
 from leanformer.studies.study import Scale, _own_first, run_study
@@ -79,12 +79,32 @@ def test_a_study_writes_a_row_a_run_and_skips_what_is_there(pack, tmp_path, caps
         "table7/affine-imitation",
     }
     row = again
+    assert row["command"].startswith("leanformer study riformer --data pack:colours --set ")
+    assert row["command"].endswith(" --device cpu --epochs 1 --seeds 0 --only table7/affine-imitation")
+    assert "--compile" not in row["command"]
     assert row["speedup"]["eager"] > 0
     assert 0 <= row["top1"] <= 100
     assert row["paper_top1"] == 75.36
     assert "table7/identity" in capsys.readouterr().out
     assert run(pack, tmp_path, "--only", "table7/", "--figure", str(tmp_path / "figure.png")) == 0
     assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_seeds_share_a_line_with_one_command_and_rates_do_not():
+    base = {"kind": "EViT", "student": "EViT, distilled", "epochs": 3, "before": 60.0, "ema_top1": None, "macs": 1}
+    base |= {"teacher_top1": 80.0, "paper_top1": None, "parameters": 1}
+    scale = Scale(data="pack:x", epochs=3, teacher_epochs=6, command="leanformer study s")
+    slow = dataclasses.replace(scale, learning_rate=3e-5)
+    rows = [
+        base | {"seed": seed, "top1": top1, "learning_rate": at.learning_rate, "command": at.command_of("EViT", seed)}
+        for seed, top1, at in ((0, 78.0, scale), (1, 79.0, scale), (0, 79.5, slow))
+    ]
+    lines = digest(rows)
+    assert [(line["seeds"], line["rate"], line["range"], line["command"]) for line in lines] == [
+        ("2", "", "78.00-79.00", "leanformer study s --epochs 3 --seeds 0 1 --only EViT"),
+        ("1", "3e-05", "", "leanformer study s --learning-rate 3e-05 --epochs 3 --seeds 0 --only EViT"),
+    ]
+    assert losses({"one": rows}) == [{"student": "EViT, distilled", "epochs": "3", "one": "0.50"}]
 
 
 def test_schedules_are_not_mixed_and_the_best_way_to_learn_is_drawn():

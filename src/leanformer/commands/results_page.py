@@ -3,6 +3,7 @@
 paper's parameters, MACs, accuracy, speed | our parameters, MACs | our speed-up, from results/ where it was measured
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from ..backbones import create
 from ..core import apply, fold, write_atomically
 from ..measure import COMPONENTS, count, read_results
-from ..studies.digest import digest
+from ..studies.digest import COMMAND, digest
 from ..tables.table import Row, agrees
 from ..visualise.page import shown
 from .report import flat
@@ -130,19 +131,30 @@ def _about(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items())
     data = f" Data: {result['data']}, {shown(result.get('images'))} images." if "data" in result else ""
     commit = (result.get("commit") or "unknown")[:10]
-    return (
-        f"{chip}; {versions}; commit {commit}; {result.get('when', '')[:10]}.{data}\n\n    {result.get('command', '')}"
-    )
+    about = f"{chip}; {versions}; commit {commit}; {result.get('when', '')[:10]}.{data}"
+    told_by_row = all(COMMAND in row for row in result["rows"])
+    return about if told_by_row else f"{about}\n\n    {result.get('command', '')}"
 
 
 def _rows(result: Mapping[str, Any]) -> str:
     kind = str(result.get("kind", "")).split()[0] if result.get("kind") else ""
+    said = ""
     if kind == "study" and "student" in result["rows"][0]:
-        rows: list[dict[str, Any]] = list(digest(result["rows"]))
+        said, rows = _with_commands(digest(result["rows"]))
     else:
         rows = [COLUMNS[kind](row) if kind in COLUMNS else flat(row) for row in result["rows"]]
     head = list(dict.fromkeys(key for row in rows for key in row))
-    return markdown(head, ([row.get(key) for key in head] for row in rows))
+    return said + markdown(head, ([row.get(key) for key in head] for row in rows))
+
+
+def _with_commands(lines: Sequence[dict[str, str]]) -> tuple[str, list[dict[str, Any]]]:
+    """What the commands of all lines begin with, told once, and the lines with the rest of theirs; no empty columns."""
+    commands = [line[COMMAND] for line in lines]
+    start = os.path.commonprefix(commands).rpartition(" --")[0]
+    rows = [{**line, COMMAND: f"`{line[COMMAND].removeprefix(start).strip()}`"} for line in lines] if start else lines
+    filled = [column for column in lines[0] if any(line[column] for line in lines)]
+    said = f"The command of a row is this and what stands behind the row:\n\n    {start}\n\n" if start else ""
+    return said, [{column: row[column] for column in filled} for row in rows]
 
 
 def _suite(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -105,6 +105,12 @@ def study(
         data=data, epochs=epochs, teacher_epochs=teacher_epochs, seeds=seeds, batch_size=batch_size,
         learning_rate=learning_rate, images=images, first_classes=first_classes, device=device, precision=precision,
         compile=compile,
+        command=_of_any_row(
+            name, data=data, checkpoint=checkpoint, teacher=teacher, set=arguments,
+            teacher_epochs=None if teacher else teacher_epochs, images=images, first_classes=first_classes,
+            batch_size=batch_size, device=device, precision=None if precision == "no" else precision,
+            compile=compile or None,
+        ),
     )  # fmt: skip
     share_kernels()
     output = output or Path("results") / f"study_{name}.json"
@@ -128,6 +134,15 @@ def study(
             raise ValueError(f"no student of {output} has been trained yet: there is nothing to draw")
         axis = "throughput" if any("throughput" in point for point in drawn) else "macs"
         console().print(f"wrote {trade_off(drawn, x=axis, by='family').save(figure)}")
+
+
+def _of_any_row(name: str, **options: Any) -> str:
+    """The command, with the options that all rows share."""
+    words = ["leanformer", "study", name]
+    for option, value in options.items():
+        for each in value if isinstance(value, tuple) else () if value is None else (value,):
+            words += [f"--{option.replace('_', '-')}", *(() if each is True else (str(each),))]
+    return told(words)
 
 
 def _worker() -> tuple[int, int]:

@@ -60,13 +60,21 @@ def record(
         "kind": kind,
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": os.environ.get("LEANFORMER_COMMAND") or command(sys.argv),
-        "commit": os.environ.get("LEANFORMER_COMMIT")
-        or _ask("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"),
+        "commit": commit(),
         "versions": {**versions(), "python": platform.python_version()},
         "hardware": hardware(device),
         **more,
         "rows": list(rows),
     }
+
+
+def commit() -> str | None:
+    """The commit of the code that runs; None where it is not in a repository.
+
+    >>> commit()  # doctest: +SKIP
+    '43bf36c…'
+    """
+    return os.environ.get("LEANFORMER_COMMIT") or _ask("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD")
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
+COMMAND = "command"
+
 
 def digest(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """One line a student and schedule, column → text: mean and range over seeds, and what the fused model costs.
+    """One line a student and schedule, column → text: mean and range over seeds, the fused model's cost, the command.
 
     >>> digest([])
     []
@@ -22,6 +24,7 @@ def digest(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             "student": mine[0]["student"],
             "seeds": str(len(mine)),
             "epochs": str(mine[0]["epochs"]),
+            "rate": "" if mine[0].get("learning_rate") is None else f"{mine[0]['learning_rate']:g}",
             "before": f"{statistics.mean(row['before'] for row in mine):.1f}",
             "top-1": f"{statistics.mean(top1):.2f}",
             "range": f"{min(top1):.2f}-{max(top1):.2f}" if len(mine) > 1 else "",
@@ -31,6 +34,7 @@ def digest(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             "MACs G": f"{mine[0]['macs'] / 1e9:.3f}",
             "params M": f"{mine[0]['parameters'] / 1e6:.2f}",
             "speed-up": ", ".join(f"{form} {value:.2f}" for form, value in speed.items()),
+            COMMAND: _command(mine),
         })  # fmt: skip
     return lines
 
@@ -66,6 +70,8 @@ def points(rows: Sequence[dict[str, Any]], teacher_macs: int | None = None) -> l
 def losses(studies: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, str]]:
     """Points that each student loses to its teacher in several studies, for the schedules that all of them have.
 
+    Where a student was trained at several rates, with the one that served it best.
+
     >>> row = {"student": "EViT 0.7, distilled", "epochs": 3, "top1": 79.7, "teacher_top1": 81.5}
     >>> losses({"ViT-Ti": [row], "ViT-S": [row | {"top1": 81.0}]})
     [{'student': 'EViT 0.7, distilled', 'epochs': '3', 'ViT-Ti': '1.80', 'ViT-S': '0.50'}]
@@ -74,7 +80,8 @@ def losses(studies: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, st
     for study, rows in studies.items():
         for mine in _by_schedule(rows):
             loss = _mean(mine, "teacher_top1") - _mean(mine, "top1")
-            lost.setdefault((mine[0]["student"], mine[0]["epochs"]), {})[study] = loss
+            best = lost.setdefault((mine[0]["student"], mine[0]["epochs"]), {})
+            best[study] = min(loss, best.get(study, loss))
     return [
         {"student": student, "epochs": str(epochs)} | {study: f"{mine[study]:.2f}" for study in studies}
         for (student, epochs), mine in lost.items()
@@ -88,11 +95,11 @@ def family(kind: str) -> str:
     >>> family("EViT 0.7 without fusion"), family("RIFormer in 2 blocks"), family("RePa 0.5 + SiT late")
     ('EViT without fusion', 'RIFormer', 'combinations')
     >>> family("EViT 0.7 at 192 px"), family("ViT at 160 px")
-    ('EViT, fewer pixels', 'ViT, fewer pixels')
+    ('EViT, by resolution', 'ViT, by resolution')
     """
     if " + " in kind:
         return "combinations"
-    kind = re.sub(r" at [0-9]+ px", ", fewer pixels", kind)
+    kind = re.sub(r" at [0-9]+ px", ", by resolution", kind)
     return re.sub(r" (in )?[0-9.]+( blocks)?| early| late", "", kind)
 
 
@@ -102,6 +109,13 @@ def _by_schedule(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     for row in rows:
         groups.setdefault((row["student"], row["epochs"], row.get("learning_rate")), []).append(row)
     return list(groups.values())
+
+
+def _command(rows: Sequence[dict[str, Any]]) -> str:
+    """The command that trains these seeds of one student."""
+    first = rows[0]
+    seeds = " ".join(str(row["seed"]) for row in sorted(rows, key=lambda row: row["seed"]))
+    return str(first.get("command") or "").replace(f"--seeds {first['seed']} ", f"--seeds {seeds} ")
 
 
 def _mean(rows: Sequence[dict[str, Any]], key: str) -> float:
@@ -126,7 +140,8 @@ def summary(name: str, rows: Sequence[dict[str, Any]]) -> Table:
     >>> summary("none", []).row_count
     0
     """
-    return as_table(f"study {name}", digest(rows))
+    lines = [{column: text for column, text in line.items() if column != COMMAND} for line in digest(rows)]
+    return as_table(f"study {name}", lines)
 
 
 def as_table(title: str, lines: Sequence[dict[str, str]]) -> Table:

@@ -8,6 +8,7 @@ several times shares the queue: on one GPU, one process compiles while another o
 import copy
 import dataclasses
 import functools
+import shlex
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import nn
 from ..backbones import load
 from ..core import calibrate, card_of, fuse
 from ..measure import count, record, write_result
-from ..measure.results import wanted
+from ..measure.results import commit, wanted
 from ..train import Arrays, Recipe, Result, evaluate, fit, open_data
 from ..train.data import Data
 from ..train.samples import sample_images
@@ -95,6 +96,8 @@ class Scale:
     device: str | None = None
     precision: str = "no"
     compile: bool = False
+    command: str = ""
+    """What a reader types for any row, but for the words of that row."""
 
     @property
     def place(self) -> torch.device:
@@ -111,6 +114,11 @@ class Scale:
             "learning_rate": self.learning_rate,
             "batch_size": self.batch_size,
         }
+
+    def command_of(self, student: str, seed: int) -> str:
+        """The command that trains this row alone."""
+        rate = "" if self.learning_rate is None else f" --learning-rate {self.learning_rate:g}"
+        return f"{self.command}{rate} --epochs {self.epochs} --seeds {seed} --only {shlex.quote(student)}".strip()
 
 
 def run_study(
@@ -231,6 +239,8 @@ def _run(
         "train_images": len(train),
         "paper_top1": student.paper,
         "methods": [repr(method) for method in card_of(result.model).methods],
+        "command": scale.command_of(student.name, seed),
+        "commit": commit(),
     }
 
 
@@ -295,5 +305,5 @@ def write_rows(study: Study, scale: Scale, output: Path, rows: Sequence[dict[str
     """Write the result file, the rows in the study's order."""
     order = {student.name: index for index, student in enumerate(study.students)}
     rows = sorted(rows, key=lambda row: (order.get(row["student"], len(order)), row["seed"]))
-    facts = {key: value for key, value in dataclasses.asdict(scale).items() if key != "data"}
+    facts = {key: value for key, value in dataclasses.asdict(scale).items() if key not in ("data", "command")}
     write_result(record(f"study {study.name}", rows, scale.place, scale=facts), output)
