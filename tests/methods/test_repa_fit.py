@@ -10,6 +10,7 @@ import leanformer as lf
 from leanformer.cli import main
 from leanformer.layers import fitting
 from leanformer.layers.idle import Affine
+from leanformer.studies.growth import grow
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2, "num_classes": 5}
 WITH_FFN = [family for family in BACKBONES if all("ffn" in b.slots for b in lf.blocks_of(backbone(family)).values())]
@@ -50,6 +51,35 @@ def test_calibration_neither_changes_its_arguments_nor_depends_on_an_earlier_one
     again = lf.calibrate(once, teacher, x)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert error(again, teacher, x) == pytest.approx(error(once, teacher, x), rel=1e-2)
+
+
+def test_units_are_chosen_together_so_that_no_two_say_the_same():
+    units = torch.randn(500, 6, dtype=torch.float64)
+    copies = torch.cat([units, units[:, :3] + 1e-3 * torch.randn(500, 3), units @ torch.randn(6, 3).double()], dim=1)
+    out = torch.randn(4, 12, dtype=torch.float64)
+    chosen = fitting.choose_together(copies.mT @ copies, out, 6)
+    assert len(set(chosen.tolist())) == 6
+    kept, wanted = copies[:, chosen], copies @ out.mT  # six units span all twelve
+    left = wanted - kept @ torch.linalg.lstsq(kept, wanted).solution
+    assert left.norm() < 1e-2 * wanted.norm()
+
+
+def test_the_first_unit_chosen_is_the_one_that_explains_most():
+    units, out = torch.randn(300, 8, dtype=torch.float64), torch.randn(5, 8, dtype=torch.float64)
+    wanted = units @ out.mT
+
+    def left(unit: int) -> float:
+        one = units[:, [unit]]
+        return (wanted - one @ torch.linalg.lstsq(one, wanted).solution).norm().item()
+
+    assert int(fitting.choose_together(units.mT @ units, out, 1)) == min(range(8), key=left)
+
+
+def test_half_of_a_vit_of_twice_the_width_can_idle_at_no_cost():
+    teacher = grow(randomise(lf.create("vit", **VIT)).eval())  # its hidden units come in pairs
+    x = torch.randn(64, 3, 32, 32)
+    lean = lf.apply(teacher, lf.RePa(idle_ratio=0.5, norm="layer", refine_steps=0))
+    assert error(lf.calibrate(lean, teacher, x), teacher, x) < 1e-3
 
 
 def test_an_ffn_that_the_fused_form_can_express_is_recovered():

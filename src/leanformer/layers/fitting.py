@@ -3,8 +3,8 @@
     y ≈ W_out act(W_in x + b_in) + W x + b        x: what the layer sees, y: what the teacher answers there
 
 Given W_in, the best (W_out, W, b) is one ridge regression. W_in itself comes from the teacher's hidden units: those
-whose activation a linear map of x explains worst, each as the best linear map from x to its pre-activation, and a
-few hundred Adam steps on this layer alone if wanted.
+that together say most of what a linear map of x leaves unsaid, each as the best linear map from x to its
+pre-activation, and a few hundred Adam steps on this layer alone if wanted.
 
 M rows (tokens of all images), C channels, R hidden channels, A active ones.
 """
@@ -21,6 +21,8 @@ CHUNK = 16384
 BATCH = 4096
 PENALTY = 1e-4
 PREFIX_SHARE = 0.25
+ROWS_TO_CHOOSE = 16384
+"""So many rows are enough to choose units by."""
 
 
 def rows(x: Tensor, axis: int) -> Tensor:
@@ -94,6 +96,52 @@ def hidden_units(seen: Iterable[tuple[Tensor, Tensor, Tensor]], act: Map) -> tup
     misfit = moments.unexplained(solution)[size:].clamp_min(0)
     into = solution[:, :size].mT  # (R, C + 1)
     return Affine(into[:, :-1], into[:, -1]), misfit
+
+
+def left_by_linear(seen: Iterable[tuple[Tensor, Tensor, Tensor]], act: Map, stride: int = 1) -> Tensor:
+    """Weighted second moments (R, R) of what a linear map of x leaves of act(h), from every `stride`-th row.
+
+    `seen` is as for `hidden_units`.
+    """
+    parts = [
+        (with_one(x) * (root := weight.sqrt()[:, None]), act(h) * root)
+        for x, h, weight in ((x[::stride], h[::stride], weight[::stride]) for x, h, weight in seen)
+    ]
+    features, active = (torch.cat(part) for part in zip(*parts, strict=True))
+    moments = Moments()
+    moments.add(features, active, torch.ones_like(features[:, 0]))
+    left = active - (features.double() @ moments.solve()).to(active)
+    return (left.mT @ left).double()
+
+
+def choose_together(left: Tensor, out: Tensor, count: int, penalty: float = PENALTY) -> Tensor:
+    """The `count` units from which all the others' part in the outputs follows best, found one by one.
+
+    `left` (R, R) are second moments of the units, `out` (C, R) their weights in the outputs. Each step takes the unit
+    that explains most of what is still missing, so that of two units that say the same only one is taken: forward
+    selection, by a Cholesky factor that grows a column a step.
+
+    >>> left = torch.tensor([[4.0, 4.0, 0.0], [4.0, 4.0, 0.0], [0.0, 0.0, 1.0]])  # the first two are the same
+    >>> choose_together(left.double(), torch.eye(3).double(), 2)
+    tensor([0, 2])
+    """
+    own = left.diagonal().clone()  # of each unit, what the chosen ones do not explain
+    ridge = penalty * own.clamp_min(1e-12 * own.max())
+    missing = left @ out.mT  # (R, C): how each unit goes along with what is missing
+    factor = left.new_zeros(len(left), count)
+    free = torch.ones_like(own, dtype=torch.bool)
+    chosen = []
+    for step in range(count):
+        gain = missing.square().sum(1) / (own.clamp_min(0) + ridge)
+        best = int(gain.where(free, -1).argmax())
+        root = (own[best].clamp_min(0) + ridge[best]).sqrt()
+        column = (left[:, best] - factor[:, :step] @ factor[best, :step]) / root
+        missing -= torch.outer(column, missing[best] / root)
+        own -= column.square()
+        factor[:, step] = column
+        free[best] = False
+        chosen.append(best)
+    return torch.tensor(chosen, device=left.device, dtype=torch.long)
 
 
 def solve_linears(

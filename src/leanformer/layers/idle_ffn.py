@@ -141,7 +141,10 @@ class IdleFFN(nn.Module):
         self._set(three, units.weight[order[self.active :]], seen)
 
     def _choose(self, seen: Tensor, teacher_x: Tensor, weight: Tensor, teacher: Any) -> tuple[Tensor, Affine]:
-        """The hidden units, those first whose activation matters most, as the best linear maps from what we see."""
+        """The hidden units, the active ones first, as the best linear maps from what we see.
+
+        The idle ones follow by how much each of them matters alone.
+        """
 
         def pairs() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
             start = 0
@@ -151,9 +154,12 @@ class IdleFFN(nn.Module):
                 yield seen[start:stop], h, weight[start:stop]
                 start = stop
 
-        units, misfit = fitting.hidden_units(pairs(), teacher.fn.act)
-        importance = misfit * _affine(teacher.fn.fc2, 0).weight.double().square().sum(0)
-        return importance.argsort(descending=True), units
+        act, out = teacher.fn.act, _affine(teacher.fn.fc2, 0).weight.double()  # (C, R)
+        units, misfit = fitting.hidden_units(pairs(), act)
+        stride = max(1, len(seen) // fitting.ROWS_TO_CHOOSE)
+        first = fitting.choose_together(fitting.left_by_linear(pairs(), act, stride), out, self.active)
+        order = (misfit * out.square().sum(0)).argsort(descending=True)
+        return torch.cat([first, order[~torch.isin(order, first)]]), units
 
     def _solve(self, seen: Tensor, into: Affine, missing: Tensor, weight: Tensor) -> ThreeLinears:
         three = fitting.solve_linears(seen, into, self.act, missing, weight)
