@@ -204,6 +204,23 @@ def test_a_study_that_is_asked_to_stop_begins_no_other_run(pack, tmp_path, monke
     assert len(begun) == 1
 
 
+@pytest.mark.parametrize(("own", "used"), [(None, 5e-4), (1e-5, 1e-5)])
+def test_a_teacher_keeps_its_own_rate_whatever_the_students_get(pack, tmp_path, monkeypatch, own, used):
+    rates = []
+
+    def stopped(model, **options):
+        rates.append(options["recipe"].learning_rate)
+        return Result(model, None, None, None, [], 1, False, 0.0, options["output"])
+
+    monkeypatch.setattr(study, "fit", stopped)
+    queue = riformer(None, img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
+    queue = dataclasses.replace(queue, teacher_learning_rate=own)
+    scale = Scale(data=pack, epochs=1, teacher_epochs=1, batch_size=16, device="cpu", learning_rate=5e-4)
+    with pytest.raises(SystemExit):
+        run_study(queue, scale, tmp_path / "study.json", tmp_path / "runs")
+    assert rates == [used]
+
+
 def test_a_study_can_be_cut_to_some_classes_and_images(pack, tmp_path):
     study = riformer(img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
     scale = Scale(data=pack, epochs=1, teacher_epochs=1, batch_size=4, device="cpu", first_classes=1, images=8)

@@ -76,7 +76,7 @@ def study(
         only: Only the students whose name contains this text, or the one whose whole name it is; several texts are
             parted by |.
         batch_size: Images an update.
-        learning_rate: Instead of the study's own.
+        learning_rate: The students' instead of the study's own; the teacher's as well where the study has none for it.
         images: Only the first so many training images.
         first_classes: Only the images of the first so many classes.
         device: cpu, cuda, …; the fastest there is by default.

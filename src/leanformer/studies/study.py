@@ -197,7 +197,7 @@ def _teacher(
         if given is None and not (folder / "model.safetensors").exists():
             torch.manual_seed(seed)
             recipe = _recipe(study, scale, scale.teacher_epochs)
-            if study.teacher_learning_rate is not None and scale.learning_rate is None:
+            if study.teacher_learning_rate is not None:
                 recipe = recipe.replace(learning_rate=study.teacher_learning_rate)
             _fit(study.teacher(val.num_classes or 1000, val.classes), recipe, scale, train, val, folder, seed)
         model = load(given or folder / "model.safetensors").to(scale.place)
