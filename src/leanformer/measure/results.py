@@ -80,11 +80,11 @@ def commit() -> str | None:
 def command(arguments: Sequence[str]) -> str:
     """A command as a reader would give it: names of files without the folders of this machine.
 
-    >>> command(["/opt/bin/leanformer", "eval", "--data", "pack:/data/tiny imagenet"])
-    "leanformer eval --data 'pack:tiny imagenet'"
+    >>> command(["/opt/bin/leanformer", "eval", "--data", "pack:/data/tiny imagenet", "--output", "../there/a.json"])
+    "leanformer eval --data 'pack:tiny imagenet' --output a.json"
     """
     program = Path(arguments[0]).name
-    named = [re.sub(r"(?<![^:=])/(?:[^/]+/)*", "", argument) for argument in arguments[1:]]
+    named = [re.sub(r"(?<![^:=])(?:/|(?:\.\./)+)(?:[^/]+/)*", "", argument) for argument in arguments[1:]]
     return shlex.join(["leanformer" if program == "cli.py" else program, *named])
 
 
