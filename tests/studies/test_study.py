@@ -17,7 +17,8 @@ from leanformer.studies import study
 from leanformer.studies.digest import digest, losses, points
 from leanformer.studies.riformer import riformer
 from leanformer.studies.rows import rows_in
-from leanformer.studies.study import Scale, _own_first, run_study
+from leanformer.studies.scale import Scale
+from leanformer.studies.study import _own_first, run_study
 from leanformer.studies.vit_tiny import vit_tiny
 from leanformer.train import Result
 

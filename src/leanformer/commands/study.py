@@ -19,8 +19,9 @@ from ..studies.digest import as_table, losses, points, summary
 from ..studies.metaformers import metaformers
 from ..studies.riformer import riformer
 from ..studies.rows import rows_in
+from ..studies.scale import Scale
 from ..studies.speed import measure_study
-from ..studies.study import Scale, Study, run_study
+from ..studies.study import Study, run_study
 from ..studies.vit_small import vit_small
 from ..studies.vit_tiny import vit_tiny
 from ..visualise import trade_off

@@ -9,6 +9,7 @@ pre-activation, and a few hundred Adam steps on this layer alone if wanted.
 M rows (tokens of all images), C channels, R hidden channels, A active ones.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -56,14 +57,12 @@ class Moments:
     def __init__(self) -> None:
         self.gram: Tensor | float = 0.0  # (F, F)
         self.cross: Tensor | float = 0.0  # (F, T)
-        self.square: Tensor | float = 0.0  # (T,)
 
     def add(self, features: Tensor, target: Tensor, weight: Tensor) -> None:
         features, target, weight = features.double(), target.double(), weight.double()
         weighted = features * weight[:, None]
         self.gram = self.gram + weighted.mT @ features
         self.cross = self.cross + weighted.mT @ target
-        self.square = self.square + (weight[:, None] * target.square()).sum(0)
 
     def solve(self, penalty: float = PENALTY) -> Tensor:
         """The ridge solution (F, T). Each feature is penalised in its own unit; the last one, the constant, is not."""
@@ -72,46 +71,31 @@ class Moments:
         ridge[-1] = 0
         return torch.linalg.solve(gram + torch.diag(ridge), torch.as_tensor(self.cross))
 
-    def unexplained(self, solution: Tensor) -> Tensor:
-        """What is left of each target's square, (T,)."""
-        fitted = (solution * (torch.as_tensor(self.gram) @ solution)).sum(0)
-        return self.square - 2 * (solution * self.cross).sum(0) + fitted
-
 
 def with_one(x: Tensor) -> Tensor:
     """x with a constant feature at its end."""
     return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
 
-def hidden_units(seen: Iterable[tuple[Tensor, Tensor, Tensor]], act: Map) -> tuple[Affine, Tensor]:
-    """Of each hidden unit: the best linear map from x to its pre-activation, and how badly one explains act of it.
+def hidden_units(seen: Iterable[tuple[Tensor, Tensor, Tensor]], act: Map, share: float = 1.0) -> tuple[Affine, Tensor]:
+    """Of the hidden units: the best linear maps from x to their pre-activations, and what one leaves of act of them.
 
-    `seen` gives rows of x (m, C), the teacher's pre-activations there (m, R), and weights (m,).
+    `seen` gives rows of x (m, C), the teacher's pre-activations there (m, R), and weights (m,). What is left is told by
+    its weighted second moments (R, R), from a random `share` of the rows.
     """
-    moments, size = Moments(), 0
+    moments, kept, size = Moments(), [], 0
+    generator = torch.Generator().manual_seed(0)
     for x, h, weight in seen:
         size = h.shape[1]
-        moments.add(with_one(x), torch.cat([h, act(h)], dim=1), weight)
+        features, active = with_one(x), act(h)
+        moments.add(features, torch.cat([h, active], dim=1), weight)
+        pick = torch.randperm(len(x), generator=generator)[: math.ceil(share * len(x))].to(x.device)
+        kept.append((features[pick], active[pick], weight[pick]))
     solution = moments.solve()  # (C + 1, 2 R)
-    misfit = moments.unexplained(solution)[size:].clamp_min(0)
     into = solution[:, :size].mT  # (R, C + 1)
-    return Affine(into[:, :-1], into[:, -1]), misfit
-
-
-def left_by_linear(seen: Iterable[tuple[Tensor, Tensor, Tensor]], act: Map, stride: int = 1) -> Tensor:
-    """Weighted second moments (R, R) of what a linear map of x leaves of act(h), from every `stride`-th row.
-
-    `seen` is as for `hidden_units`.
-    """
-    parts = [
-        (with_one(x) * (root := weight.sqrt()[:, None]), act(h) * root)
-        for x, h, weight in ((x[::stride], h[::stride], weight[::stride]) for x, h, weight in seen)
-    ]
-    features, active = (torch.cat(part) for part in zip(*parts, strict=True))
-    moments = Moments()
-    moments.add(features, active, torch.ones_like(features[:, 0]))
-    left = active - (features.double() @ moments.solve()).to(active)
-    return (left.mT @ left).double()
+    features, active, weight = (torch.cat(part) for part in zip(*kept, strict=True))
+    left = (active - (features.double() @ solution[:, size:]).to(active)) * weight.sqrt()[:, None]
+    return Affine(into[:, :-1], into[:, -1]), (left.mT @ left).double()
 
 
 def choose_together(left: Tensor, out: Tensor, count: int, penalty: float = PENALTY) -> Tensor:

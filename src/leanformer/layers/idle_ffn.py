@@ -155,11 +155,10 @@ class IdleFFN(nn.Module):
                 start = stop
 
         act, out = teacher.fn.act, _affine(teacher.fn.fc2, 0).weight.double()  # (C, R)
-        units, misfit = fitting.hidden_units(pairs(), act)
-        stride = max(1, len(seen) // fitting.ROWS_TO_CHOOSE)
-        first = fitting.choose_together(fitting.left_by_linear(pairs(), act, stride), out, self.active)
-        order = (misfit * out.square().sum(0)).argsort(descending=True)
-        return torch.cat([first, order[~torch.isin(order, first)]]), units
+        units, left = fitting.hidden_units(pairs(), act, share=min(1, fitting.ROWS_TO_CHOOSE / len(seen)))
+        first = fitting.choose_together(left, out, self.active)
+        alone = (left.diagonal() * out.square().sum(0)).argsort(descending=True)
+        return torch.cat([first, alone[~torch.isin(alone, first)]]), units
 
     def _solve(self, seen: Tensor, into: Affine, missing: Tensor, weight: Tensor) -> ThreeLinears:
         three = fitting.solve_linears(seen, into, self.act, missing, weight)

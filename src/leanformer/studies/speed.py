@@ -20,7 +20,8 @@ from ..measure.versus import Contest, versus
 from ..optimize import optimize
 from .claims import claim
 from .rows import SPEEDS, known_speeds, rows_in
-from .study import Scale, Study, write_rows
+from .scale import Scale
+from .study import Study, write_rows
 
 
 def measure_study(

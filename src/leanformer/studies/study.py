@@ -8,7 +8,6 @@ several times shares the queue: on one GPU, one process compiles while another o
 import copy
 import dataclasses
 import functools
-import shlex
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from ..train.data import Data
 from ..train.samples import sample_images
 from .claims import claim, read_row, write_row
 from .rows import known_speeds, rows_in
+from .scale import Scale
 
 Make = Callable[[nn.Module, int], nn.Module]
 EPOCHS_BETWEEN_CHECKPOINTS = 4
@@ -77,48 +77,6 @@ class Study:
         whole = names.intersection(texts)
         parts = [text for text in texts if text not in whole]
         return [s for s in self.students if s.name in whole or any(wanted(s.name, part) for part in parts)]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Scale:
-    """At which size a study is run."""
-
-    data: str
-    epochs: int
-    teacher_epochs: int
-    seeds: tuple[int, ...] = (0,)
-    batch_size: int = 256
-    learning_rate: float | None = None
-    images: int | None = None
-    """Only the first so many training images."""
-    first_classes: int | None = None
-    """Only the images of the first so many classes."""
-    device: str | None = None
-    precision: str = "no"
-    compile: bool = False
-    command: str = ""
-    """What a reader types for any row, but for the words of that row."""
-
-    @property
-    def place(self) -> torch.device:
-        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-    def facts(self) -> dict[str, Any]:
-        """What a row must share with another one to be the same run."""
-        name = Path(self.data.removeprefix("pack:")).name
-        return {
-            "epochs": self.epochs,
-            "data": name,
-            "images": self.images,
-            "first_classes": self.first_classes,
-            "learning_rate": self.learning_rate,
-            "batch_size": self.batch_size,
-        }
-
-    def command_of(self, student: str, seed: int) -> str:
-        """The command that trains this row alone."""
-        rate = "" if self.learning_rate is None else f" --learning-rate {self.learning_rate:g}"
-        return f"{self.command}{rate} --epochs {self.epochs} --seeds {seed} --only {shlex.quote(student)}".strip()
 
 
 def run_study(
