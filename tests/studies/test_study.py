@@ -243,6 +243,9 @@ def test_two_studies_stand_side_by_side(pack, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "points below the teacher" in shown
     assert "1.25" in shown
+    (tmp_path / "third.json").write_text(json.dumps(result).replace('"epochs": 1,', '"epochs": 7,'))
+    assert run(pack, tmp_path, *command, str(tmp_path / "other.json"), str(tmp_path / "third.json")) == 0
+    assert "no student is in other and third as well" in capsys.readouterr().out
     assert run(pack, tmp_path, *command, str(tmp_path / "nothing.json")) == 2
 
 

@@ -58,7 +58,7 @@ def study(
     runs: Path | None = None,
     output: Path | None = None,
     figure: Path | None = None,
-    beside: Path | None = None,
+    beside: tuple[Path, ...] = (),
 ) -> None:
     """Train a teacher and the students made from it, and print one table; what has a result already is skipped.
 
@@ -91,11 +91,11 @@ def study(
         runs: The folder of the run folders; by default runs/study-NAME.
         output: The result file; by default results/study_NAME.json.
         figure: Draw accuracy against measured throughput, or MACs while nothing has been timed, as PNG or SVG.
-        beside: The result file of another study: what the students of both lose to their teachers, side by side.
+        beside: Result files of other studies: what the students of all of them lose to their teachers, side by side.
     """
     if name not in STUDIES:
         raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
-    other = None if beside is None else read_rows(beside)  # before hours of training, if it cannot be read
+    others = {path.stem: read_rows(path) for path in beside}  # before hours of training, if one cannot be read
     build = functools.partial(STUDIES[name], checkpoint, **parse_arguments(arguments))
     chosen = build()
     if not chosen.chosen(only):
@@ -126,9 +126,10 @@ def study(
         measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
     rows = rows_in(output)
     console().print(summary(name, rows))
-    if beside is not None and other is not None:
-        both = losses({output.stem: rows, beside.stem: other})
-        console().print(as_table("points below the teacher", both) if both else f"no student is in {beside} as well")
+    if others:
+        lost = losses({output.stem: rows, **others})
+        missing = f"no student is in {' and '.join(others)} as well"
+        console().print(as_table("points below the teacher", lost) if lost else missing)
     if figure is not None:
         drawn = points(rows, count(chosen.teacher(1000)).macs)
         if not drawn:

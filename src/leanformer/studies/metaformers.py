@@ -3,7 +3,8 @@
     stem stride 4 → 2, so that the maps are 32, 16, 8 and 4 wide: those of 128 pixels under the published stem
 
 PoolFormer-S12 is the teacher. Which token mixer counts for how much: labels alone, every model from scratch. RIFormer
-along its paper's road: labels, distillation, the affine, imitation, the teacher's weights. RePa at three ratios.
+along its paper's road: labels, distillation, the affine, imitation, the teacher's weights. RePa at three ratios, alone
+and with RIFormer.
 
     leanformer study metaformers --data pack:tiny_imagenet --epochs 20 --teacher-epochs 20 --batch-size 512 \\
         --precision bf16 --compile
@@ -15,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from ..backbones import create
-from ..core import apply
-from ..methods import RePa
+from ..core import Method, apply
+from ..methods import RePa, RIFormer
 from ..train import Recipe
 from .riformer import student_of
 from .study import Student, Study
@@ -51,7 +52,7 @@ REPA = {0.25: 76.8, 0.5: 74.3, 0.75: 70.5}
 
 
 def metaformers(checkpoint: Path | None = None, **arguments: Any) -> Study:
-    """The study; the arguments are those of every backbone but for its depth and width.
+    """The study; the arguments are those of every backbone: with other widths, `only` the rows of PoolFormer-S12.
 
     >>> [student.name for student in metaformers().students][:2]
     ['IdentityFormer-S12, labels', 'RandFormer-S12, labels']
@@ -62,7 +63,7 @@ def metaformers(checkpoint: Path | None = None, **arguments: Any) -> Study:
         name="metaformers",
         teacher=lambda classes, names=None: create(TEACHER, checkpoint, **{**pooled, "num_classes": classes}),
         recipe=short(),
-        students=(*_from_scratch(given), _pooled(pooled), *_road(pooled), *_repa(pooled)),
+        students=(*_from_scratch(given), *_pooled(pooled), *_road(pooled), *_repa(pooled), _together()),
     )
 
 
@@ -83,9 +84,9 @@ def _from_scratch(arguments: dict[str, Any]) -> list[Student]:
     return [_on_labels(name, model, arguments, top1) for name, (model, top1) in FROM_SCRATCH.items()]
 
 
-def _pooled(arguments: dict[str, Any]) -> Student:
-    """The teacher's own architecture after a student's epochs: what the rows beside it are to be compared with."""
-    return _on_labels("PoolFormer-S12", TEACHER, arguments, 77.2)
+def _pooled(arguments: dict[str, Any]) -> list[Student]:
+    """For comparison: the teacher's architecture after a student's epochs alone, and the teacher after as many more."""
+    return [_on_labels("PoolFormer-S12", TEACHER, arguments, 77.2), _lean("PoolFormer-S12", labels=True)]
 
 
 def _on_labels(name: str, model: str, arguments: dict[str, Any], top1: float) -> Student:
@@ -99,8 +100,18 @@ def _road(arguments: dict[str, Any]) -> list[Student]:
     return [student_of(row, f"RIFormer-S12, {name}", arguments) for name, row in ROAD.items()]
 
 
+def _lean(name: str, *methods: Method, labels: bool = False) -> Student:
+    """From the teacher, fitted to it on 256 images and distilled."""
+    return Student(
+        name=f"{name}, distilled{' with labels' if labels else ''}",
+        make=lambda teacher, epochs: apply(teacher, *methods),
+        objective="cross_entropy + soft" if labels else "soft",
+        calibrate=256 if methods else 0,
+    )
+
+
 def _repa(arguments: dict[str, Any]) -> list[Student]:
-    """From the teacher, fitted and distilled; and from scratch on labels, as in the paper."""
+    """From the teacher, fitted and distilled, with labels too; and from scratch on labels, as in the paper."""
 
     def students(ratio: float, top1: float) -> list[Student]:
         name, method = f"RePa-PoolFormer-S12 {ratio}", RePa(idle_ratio=ratio, rounding="floor")
@@ -109,13 +120,15 @@ def _repa(arguments: dict[str, Any]) -> list[Student]:
             return apply(create(TEACHER, **{**arguments, "num_classes": teacher.num_classes}), method)
 
         return [
-            Student(
-                name=f"{name}, distilled",
-                make=lambda teacher, epochs: apply(teacher, method),
-                objective="soft",
-                calibrate=256,
-            ),
+            _lean(name, method),
+            _lean(name, method, labels=True),
             Student(name=f"{name}, labels", make=scratch, objective="cross_entropy", teachers=(), paper=top1),
         ]
 
     return [student for ratio, top1 in REPA.items() for student in students(ratio, top1)]
+
+
+def _together() -> Student:
+    """Neither a token mixer nor most of the FFN."""
+    methods = RIFormer(layers=0), RePa(idle_ratio=0.75, rounding="floor")
+    return _lean("RIFormer-S12 + RePa 0.75", *methods, labels=True)
