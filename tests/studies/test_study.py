@@ -249,6 +249,26 @@ def test_two_studies_stand_side_by_side(pack, tmp_path, capsys):
     assert run(pack, tmp_path, *command, str(tmp_path / "nothing.json")) == 2
 
 
+def test_a_teacher_that_was_trained_otherwise_is_not_taken_for_this_one(pack, tmp_path, capsys):
+    only = ["--only", "table1/pooling", "--measure", "never"]
+    assert run(pack, tmp_path, *only) == 0
+    again = [*only, "--output", str(tmp_path / "other.json")]
+    assert run(pack, tmp_path, *again, "--teacher-epochs", "2") == 2
+    assert "epochs=1, not 2" in capsys.readouterr().err
+    assert run(pack, tmp_path, *again, "--set", "dims=(8,8,16,24)") == 2
+    assert "dims=" in capsys.readouterr().err
+    assert not (tmp_path / "other.json").exists()
+    assert run(pack, tmp_path, *again, "--epochs", "2") == 0  # the students' epochs are their own
+
+
+def test_a_teacher_with_a_new_head_is_known_again(pack, tmp_path):
+    study = vit_tiny(None, img_size=32, depth=1, embed_dim=16, num_heads=1)
+    for epochs in (1, 2):
+        scale = Scale(data=pack, epochs=epochs, teacher_epochs=1, batch_size=16, device="cpu")
+        rows = run_study(study, scale, tmp_path / "study.json", tmp_path / "runs", only="RePa 0.5, labels")
+    assert [row["epochs"] for row in rows] == [1, 2]
+
+
 def test_a_student_may_change_the_recipe(pack, tmp_path):
     study = riformer(img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
     student = dataclasses.replace(study.students[0], changes={"mixup": 0.8})

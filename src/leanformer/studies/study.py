@@ -8,6 +8,7 @@ several times shares the queue: on one GPU, one process compiles while another o
 import copy
 import dataclasses
 import functools
+import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +18,12 @@ import torch
 from torch import nn
 
 from ..backbones import load
-from ..core import calibrate, card_of, fuse
+from ..core import calibrate, card_json, card_of, fuse
 from ..measure import count, record, write_result
 from ..measure.results import commit, wanted
 from ..train import Arrays, Recipe, Result, evaluate, fit, open_data
 from ..train.data import Data
+from ..train.runs import read_run
 from ..train.samples import sample_images
 from .claims import claim, read_row, write_row
 from .rows import known_speeds, rows_in
@@ -108,9 +110,9 @@ def run_study(
         with claim(folder) as mine:
             if not mine:
                 continue
-            row = read_row(folder)
+            trained = master(seed)
             try:
-                row = row or _run(study, student, master(seed), scale, train, val, folder, seed)
+                row = read_row(folder) or _run(study, student, trained, scale, train, val, folder, seed)
             except Exception as error:  # the rows after this one are worth having
                 traceback.print_exc()
                 failed.append(f"{student.name}, seed {seed}: {error}")
@@ -152,16 +154,35 @@ def _teacher(
 ) -> tuple[nn.Module, float]:
     """The trained teacher and its top-1; another process that needs it too waits until it is trained."""
     with claim(folder, wait=True):
-        if given is None and not (folder / "model.safetensors").exists():
+        if given is None:
             torch.manual_seed(seed)
             recipe = _recipe(study, scale, scale.teacher_epochs)
             if study.teacher_learning_rate is not None:
                 recipe = recipe.replace(learning_rate=study.teacher_learning_rate)
-            _fit(study.teacher(val.num_classes or 1000, val.classes), recipe, scale, train, val, folder, seed)
+            untrained = study.teacher(val.num_classes or 1000, val.classes)
+            if (folder / "model.safetensors").exists():
+                _refuse_another(folder, untrained, recipe)
+            else:
+                _fit(untrained, recipe, scale, train, val, folder, seed)
         model = load(given or folder / "model.safetensors").to(scale.place)
         row = read_row(folder) or {"top1": _accuracy(model, val, scale)}
         write_row(folder, row)
     return model, row["top1"]
+
+
+def _refuse_another(folder: Path, untrained: nn.Module, recipe: Recipe) -> None:
+    """The teacher of an earlier command serves this one only if this one would train the same."""
+    asked = recipe.to_json() | card_json(untrained)["arguments"]
+    told = read_run(folder)["recipe"] | card_json(load(folder / "model.safetensors"))["arguments"]
+    other = [name for name in sorted(asked.keys() | told.keys()) if _plain(asked.get(name)) != _plain(told.get(name))]
+    if other:
+        found = ", ".join(f"{name}={told.get(name)}, not {asked.get(name)}" for name in other)
+        raise ValueError(f"the teacher in {folder} was trained with {found}: give another folder with --runs")
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from a file."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def _run(
