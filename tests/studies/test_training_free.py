@@ -111,6 +111,8 @@ def test_the_command_writes_all_rows_and_a_figure_and_goes_on_where_it_stopped(t
     monkeypatch.setattr(sweep, "training_free", lambda model: every(model)[::18])
     arguments = ["sweep", "vit", "--data", "here", "--study", "training_free", "--output", str(tmp_path / "rows.json")]
     arguments += ["--figure", str(tmp_path / "rows.png"), *(f"--set={key}={value}" for key, value in TINY.items())]
+    assert main([*arguments, "--only", "nothing"]) == 2
+    assert "no name contains 'nothing'; there are: " in capsys.readouterr().err
     assert main([*arguments, "--only", "no fusion | nothing"]) == 0
     assert all("no fusion" in row["model"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"])
     assert main(arguments) == 0

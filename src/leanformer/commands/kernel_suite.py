@@ -25,7 +25,7 @@ from ..kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
 from ..kernels.thin_conv import thin_conv, weight_of_product
 from ..measure import record, write_result
 from ..measure.console import console
-from ..measure.results import wanted
+from ..measure.results import choose
 from ..measure.timing import capture, interleave, matrix_peak, memory_rate
 
 Build = Callable[[torch.device, torch.dtype], tuple[Any, ...]]
@@ -159,9 +159,8 @@ def run_kernels(
     kind = getattr(torch, dtype)
     memory, matrix = memory_rate(place), matrix_peak(place, kind)
     rows: list[Measured] = []
-    for case in cases(batches or (256, 1)):
-        if not wanted(case.label, only):
-            continue
+    known = {case.label: case for case in cases(batches or (256, 1))}
+    for case in (known[label] for label in choose(known, only)):
         rows.append(_measured(case, place, kind, repeats, memory, matrix))
         if output is not None:
             rates = {"bytes_a_second": memory, "flops_a_second": matrix}

@@ -98,10 +98,7 @@ def study(
     others = {path.stem: read_rows(path) for path in beside}  # before hours of training, if one cannot be read
     build = functools.partial(STUDIES[name], checkpoint, **parse_arguments(arguments))
     chosen = build()
-    if not chosen.chosen(only):
-        raise ValueError(
-            f"no student's name contains '{only}'; there are: " + "; ".join(s.name for s in chosen.students)
-        )
+    chosen.chosen(only)  # before data are opened, if there is none
     scale = Scale(
         data=data, epochs=epochs, teacher_epochs=teacher_epochs, seeds=seeds, batch_size=batch_size,
         learning_rate=learning_rate, images=images, first_classes=first_classes, device=device, precision=precision,

@@ -15,7 +15,7 @@ from .. import methods as lf
 from ..backbones import create
 from ..core import Method, apply, fuse
 from ..measure.console import console
-from ..measure.results import record, wanted, write_result
+from ..measure.results import choose, record, write_result
 from ..measure.turns import in_turn
 from ..measure.versus import Contest, contest_table, versus
 from ..optimize import optimize
@@ -140,10 +140,8 @@ class Group:
 
 
 def _groups(name: str, only: str, device: torch.device, dtype: str, repeats: int, fp8: bool) -> Iterator[Group]:
-    rows = SUITES[name]()
-    chosen = [(e, batch) for e, batch in rows if wanted(f"{e.label} batch {batch}. {e.size} px", only)]
-    if not chosen:
-        raise ValueError(f"no row of the suite {name} contains '{only}'")
+    rows = {f"{entry.label} batch {batch}. {entry.size} px": (entry, batch) for entry, batch in SUITES[name]()}
+    chosen = [rows[row] for row in choose(rows, only)]
     for backbone, size, batch in dict.fromkeys((entry.backbone, entry.size, batch) for entry, batch in chosen):
         mine = [e for e, b in chosen if (e.backbone, e.size, b) == (backbone, size, batch)]
         yield Group(tuple(mine), batch, device, dtype, repeats, fp8)

@@ -16,7 +16,7 @@ from torch import nn
 from ..core import apply, card_of, input_of, parse_method, with_options
 from ..measure import count, record, write_result
 from ..measure.console import console
-from ..measure.results import wanted
+from ..measure.results import choose
 from ..studies.training_free import drawn, exported, training_free
 from ..train.data import Data, check_fit, open_data
 from ..train.evaluate import measure
@@ -61,10 +61,13 @@ def sweep(
         device: cpu or cuda.
         study: Instead of combinations of options: training_free, EViT at many places, token merging at the same MACs,
             dtypes, and the exported files of which OUTPUT's folder holds results.
-        only: Of a study, only the models whose name contains this text; several texts are parted by |.
+        only: Of a study, only the models whose name contains this text, or the one whose whole name it is; several
+            texts are parted by |.
         figure: A .png or .svg file for accuracy against MACs.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
+    if only and study is None:
+        raise ValueError("--only chooses among the models of a --study; settings of a method are chosen with --vary")
     opened = open_model(model, methods, checkpoint, arguments).to(device)
     if not card_of(opened).methods and study is None:
         opened = apply(opened, parse_method("evit"))
@@ -75,8 +78,9 @@ def sweep(
     rows = _done(output, about)
     kind = f"sweep {study}" if study else "sweep"
     candidates = list(_studied(opened) if study else _varied(opened, vary or EVIT))
+    chosen = choose((told["model"] for told, _ in candidates), only) if study else []
     for told, make in candidates:
-        if not wanted(told.get("model", ""), only) or any(told.items() <= row.items() for row in rows):
+        if (study and told["model"] not in chosen) or any(told.items() <= row.items() for row in rows):
             continue
         rows.append({**told, **_measured(make(), opened, images, crop, device, batch_size)})
         rows.sort(key=lambda row: [told.items() <= row.items() for told, _ in candidates], reverse=True)

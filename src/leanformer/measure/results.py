@@ -13,7 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +88,20 @@ def command(arguments: Sequence[str]) -> str:
     return shlex.join(["leanformer" if program == "cli.py" else program, *named])
 
 
-def wanted(name: str, only: str) -> bool:
-    """Whether a name contains one of the texts in `only`, which are parted by |; every name contains no text.
+def choose(names: Iterable[str], only: str) -> list[str]:
+    """The names that contain one of the texts in `only`, which are parted by |; all where it is empty.
 
-    >>> wanted("EViT 0.7", "RePa | 0.7"), wanted("EViT 0.7", "")
-    (True, True)
+    A text that is a whole name means that one alone.
+
+    >>> choose(["EViT 0.7", "EViT 0.7 + RePa", "RePa 0.5", "SiT"], "EViT 0.7 | 0.5")
+    ['EViT 0.7', 'RePa 0.5']
     """
-    return any(text.strip() in name for text in only.split("|"))
+    names, texts = list(names), [text.strip() for text in only.split("|")]
+    parts = [text for text in texts if text not in names]
+    chosen = [name for name in names if name in texts or any(part in name for part in parts)]
+    if not chosen:
+        raise ValueError(f"no name contains '{only}'; there are: " + "; ".join(dict.fromkeys(names)))
+    return chosen
 
 
 def write_result(result: dict[str, Any], path: str | os.PathLike[str]) -> Path:

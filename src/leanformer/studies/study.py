@@ -20,7 +20,7 @@ from torch import nn
 from ..backbones import load
 from ..core import calibrate, card_json, card_of, fuse
 from ..measure import count, record, write_result
-from ..measure.results import commit, wanted
+from ..measure.results import choose, commit
 from ..train import Arrays, Recipe, Result, evaluate, fit, open_data
 from ..train.data import Data
 from ..train.runs import read_run
@@ -74,11 +74,8 @@ class Study:
 
         A text that is the whole name of a student means that one alone.
         """
-        names = {student.name for student in self.students}
-        texts = [text.strip() for text in only.split("|")]
-        whole = names.intersection(texts)
-        parts = [text for text in texts if text not in whole]
-        return [s for s in self.students if s.name in whole or any(wanted(s.name, part) for part in parts)]
+        names = choose((student.name for student in self.students), only)
+        return [student for student in self.students if student.name in names]
 
 
 def run_study(
