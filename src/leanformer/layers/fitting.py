@@ -158,7 +158,7 @@ def leading_rows(path: Tensor, x: Tensor, rank: int) -> Tensor:
 def refine(
     linears: ThreeLinears, x: Tensor, act: Map, y: Tensor, weight: Tensor, steps: int, rate: float = 5e-3
 ) -> Affine:
-    """W_in after `steps` of Adam on all three linears, on random rows, in standardised channels of x."""
+    """W_in after `steps` of Adam on all three linears, on random rows of many, in standardised channels of x."""
     mean, std = x.mean(0), x.std(0).clamp_min(1e-6)
     into, path = linears.into, linears.path
     start = [into.weight * std, into.bias + into.weight @ mean.to(into.weight)]
@@ -169,11 +169,13 @@ def refine(
     spread = (weight[:, None] * (y - y.mean(0)).square()).mean()
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
-        pick = torch.randint(len(x), (BATCH,), generator=generator).to(x.device)
+        rows: Tensor | slice = slice(None)  # all, where a batch would draw some of them several times
+        if len(x) > BATCH:
+            rows = torch.randint(len(x), (BATCH,), generator=generator).to(x.device)
         with torch.enable_grad():
-            z = (x[pick] - mean) / std
+            z = (x[rows] - mean) / std
             fitted = act(z @ free[0].mT + free[1]) @ free[2].mT + z @ free[3].mT + free[4]
-            loss = (weight[pick, None] * (fitted - y[pick]).square()).mean() / spread
+            loss = (weight[rows, None] * (fitted - y[rows]).square()).mean() / spread
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
