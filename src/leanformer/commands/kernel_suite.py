@@ -157,10 +157,11 @@ def run_kernels(
     """Measure all cases, print them, and write them as JSON after each: a run that is cut short keeps its rows."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind = getattr(torch, dtype)
+    known = {case.label: case for case in cases(batches or (256, 1))}
+    chosen = [known[label] for label in choose(known, only)]
     memory, matrix = memory_rate(place), matrix_peak(place, kind)
     rows: list[Measured] = []
-    known = {case.label: case for case in cases(batches or (256, 1))}
-    for case in (known[label] for label in choose(known, only)):
+    for case in chosen:
         rows.append(_measured(case, place, kind, repeats, memory, matrix))
         if output is not None:
             rates = {"bytes_a_second": memory, "flops_a_second": matrix}

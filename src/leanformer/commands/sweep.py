@@ -14,6 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from ..core import apply, card_of, input_of, parse_method, with_options
+from ..core.method import plain
 from ..measure import count, record, write_result
 from ..measure.console import console
 from ..measure.results import choose
@@ -100,7 +101,7 @@ Told = tuple[dict[str, Any], Callable[[], nn.Module]]
 
 def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[Told]:
     for setting in settings(model, vary):
-        told = json.loads(json.dumps(setting))  # as the rows of an earlier run are
+        told = {option: plain(value) for option, value in setting.items()}  # as the rows of an earlier run are
         yield told, functools.partial(with_options, model, **setting)
 
 

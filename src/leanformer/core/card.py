@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from .method import METHODS, Method, method_from
+from .method import METHODS, Method, method_from, plain
 
 FORMAT = 1
 KEY = "leanformer"
@@ -181,14 +181,14 @@ def card_json(model: nn.Module) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "backbone": card.backbone,
-        "arguments": card.arguments | _changed(model, card),
+        "arguments": {name: plain(value) for name, value in (card.arguments | _changed(model, card)).items()},
         "methods": [{"name": m.name, "version": m.version, "options": m.fields()} for m in card.methods],
         "fused": card.fused,
         "official": card.official,
         "num_classes": getattr(model, "num_classes", None),
         "global_pool": pooling_of(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "input": {key: list(v) if isinstance(v, tuple) else v for key, v in data.items()},
+        "input": {key: plain(value) for key, value in data.items()},
         "versions": versions(),
     }
 

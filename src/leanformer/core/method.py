@@ -83,7 +83,7 @@ class Method:
 
     def fields(self) -> dict[str, Any]:
         """The options as plain JSON values."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
 
 def method_from(name: str, options: dict[str, Any]) -> Method:
@@ -184,8 +184,13 @@ def _literal(text: str) -> Any:
         return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
-def _plain(value: Any) -> Any:
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+def plain(value: Any) -> Any:
+    """A value as it comes back from JSON: tuples are lists there.
+
+    >>> plain((1, (2, 3)))
+    [1, [2, 3]]
+    """
+    return [plain(v) for v in value] if isinstance(value, tuple | list) else value
 
 
 def _hashable(value: Any) -> Any:

@@ -169,13 +169,13 @@ def refine(
     spread = (weight[:, None] * (y - y.mean(0)).square()).mean()
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
-        rows: Tensor | slice = slice(None)  # all, where a batch would draw some of them several times
+        pick: Tensor | slice = slice(None)  # all, where a batch would draw some of them several times
         if len(x) > BATCH:
-            rows = torch.randint(len(x), (BATCH,), generator=generator).to(x.device)
+            pick = torch.randint(len(x), (BATCH,), generator=generator).to(x.device)
         with torch.enable_grad():
-            z = (x[rows] - mean) / std
+            z = (x[pick] - mean) / std
             fitted = act(z @ free[0].mT + free[1]) @ free[2].mT + z @ free[3].mT + free[4]
-            loss = (weight[rows, None] * (fitted - y[rows]).square()).mean() / spread
+            loss = (weight[pick, None] * (fitted - y[pick]).square()).mean() / spread
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

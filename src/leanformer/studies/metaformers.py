@@ -16,11 +16,11 @@ from typing import Any
 from torch import nn
 
 from ..backbones import create
-from ..core import Method, apply
+from ..core import apply
 from ..methods import RePa, RIFormer
 from ..train import Recipe
 from .riformer import student_of
-from .study import Student, Study
+from .study import DISTILLED, LABELS, Student, Study, lean_student
 
 NATIVE: dict[str, Any] = {"img_size": 64, "stem": (7, 2, 3), "crop_pct": 1.0}
 LARGER_SCALE: dict[str, Any] = {"layer_scale_init_values": 0.1}
@@ -49,6 +49,9 @@ ROAD = {
 """RIFormer-S12 after each guideline of its paper, each with the setting that it is."""
 REPA = {0.25: 76.8, 0.5: 74.3, 0.75: 70.5}
 """Idle ratio → the paper's top-1 of RePa-PoolFormer-S12 on ImageNet."""
+FIT = 256
+"""Images on which a student is fitted to the teacher."""
+BOTH: dict[str, Any] = {"objective": f"{LABELS} + {DISTILLED}", "note": "distilled with labels"}
 
 
 def metaformers(checkpoint: Path | None = None, **arguments: Any) -> Study:
@@ -86,28 +89,18 @@ def _from_scratch(arguments: dict[str, Any]) -> list[Student]:
 
 def _pooled(arguments: dict[str, Any]) -> list[Student]:
     """For comparison: the teacher's architecture after a student's epochs alone, and the teacher after as many more."""
-    return [_on_labels("PoolFormer-S12", TEACHER, arguments, 77.2), _lean("PoolFormer-S12", labels=True)]
+    return [_on_labels("PoolFormer-S12", TEACHER, arguments, 77.2), lean_student("PoolFormer-S12", **BOTH)]
 
 
 def _on_labels(name: str, model: str, arguments: dict[str, Any], top1: float) -> Student:
     def make(teacher: nn.Module, epochs: int) -> nn.Module:
         return create(model, **{**arguments, "num_classes": teacher.num_classes})
 
-    return Student(name=f"{name}, labels", make=make, objective="cross_entropy", teachers=(), paper=top1)
+    return Student(name=f"{name}, labels", make=make, objective=LABELS, teachers=(), paper=top1)
 
 
 def _road(arguments: dict[str, Any]) -> list[Student]:
     return [student_of(row, f"RIFormer-S12, {name}", arguments) for name, row in ROAD.items()]
-
-
-def _lean(name: str, *methods: Method, labels: bool = False) -> Student:
-    """From the teacher, fitted to it on 256 images and distilled."""
-    return Student(
-        name=f"{name}, distilled{' with labels' if labels else ''}",
-        make=lambda teacher, epochs: apply(teacher, *methods),
-        objective="cross_entropy + soft" if labels else "soft",
-        calibrate=256 if methods else 0,
-    )
 
 
 def _repa(arguments: dict[str, Any]) -> list[Student]:
@@ -120,9 +113,9 @@ def _repa(arguments: dict[str, Any]) -> list[Student]:
             return apply(create(TEACHER, **{**arguments, "num_classes": teacher.num_classes}), method)
 
         return [
-            _lean(name, method),
-            _lean(name, method, labels=True),
-            Student(name=f"{name}, labels", make=scratch, objective="cross_entropy", teachers=(), paper=top1),
+            lean_student(name, method, objective=DISTILLED, fit=FIT),
+            lean_student(name, method, fit=FIT, **BOTH),
+            Student(name=f"{name}, labels", make=scratch, objective=LABELS, teachers=(), paper=top1),
         ]
 
     return [student for ratio, top1 in REPA.items() for student in students(ratio, top1)]
@@ -131,4 +124,4 @@ def _repa(arguments: dict[str, Any]) -> list[Student]:
 def _together() -> Student:
     """Neither a token mixer nor most of the FFN."""
     methods = RIFormer(layers=0), RePa(idle_ratio=0.75, rounding="floor")
-    return _lean("RIFormer-S12 + RePa 0.75", *methods, labels=True)
+    return lean_student("RIFormer-S12 + RePa 0.75", *methods, fit=FIT, **BOTH)

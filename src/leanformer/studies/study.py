@@ -8,7 +8,6 @@ several times shares the queue: on one GPU, one process compiles while another o
 import copy
 import dataclasses
 import functools
-import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from ..backbones import load
-from ..core import calibrate, card_json, card_of, fuse
+from ..core import Method, apply, calibrate, card_json, card_of, fuse
 from ..measure import count, record, write_result
 from ..measure.results import choose, commit
 from ..train import Arrays, Recipe, Result, evaluate, fit, open_data
@@ -31,6 +30,8 @@ from .scale import Scale
 
 Make = Callable[[nn.Module, int], nn.Module]
 EPOCHS_BETWEEN_CHECKPOINTS = 4
+LABELS = "cross_entropy"
+DISTILLED = "soft"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,22 @@ class Student:
     def kind(self) -> str:
         """What the student is, apart from how it learns: students of one kind are equally fast."""
         return self.name.split(",")[0]
+
+
+def lean_student(name: str, *methods: Method, objective: str | None, fit: int = 0, note: str = "") -> Student:
+    """A row; its name before the first comma says what the student is, the rest how it learns.
+
+    >>> lean_student("EViT", objective=DISTILLED).name
+    'EViT, distilled'
+    """
+    alone = objective == LABELS
+    return Student(
+        name=f"{name}, {note or ('labels' if alone else 'distilled')}",
+        make=lambda teacher, epochs: apply(teacher, *methods),
+        objective=objective,
+        teachers=() if alone else ("teacher",),
+        calibrate=fit,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,29 +174,24 @@ def _teacher(
             if study.teacher_learning_rate is not None:
                 recipe = recipe.replace(learning_rate=study.teacher_learning_rate)
             untrained = study.teacher(val.num_classes or 1000, val.classes)
-            if (folder / "model.safetensors").exists():
-                _refuse_another(folder, untrained, recipe)
-            else:
+            if not (folder / "model.safetensors").exists():
                 _fit(untrained, recipe, scale, train, val, folder, seed)
         model = load(given or folder / "model.safetensors").to(scale.place)
+        if given is None:
+            _refuse_another(model, folder, untrained, recipe)
         row = read_row(folder) or {"top1": _accuracy(model, val, scale)}
         write_row(folder, row)
     return model, row["top1"]
 
 
-def _refuse_another(folder: Path, untrained: nn.Module, recipe: Recipe) -> None:
+def _refuse_another(model: nn.Module, folder: Path, untrained: nn.Module, recipe: Recipe) -> None:
     """The teacher of an earlier command serves this one only if this one would train the same."""
     asked = recipe.to_json() | card_json(untrained)["arguments"]
-    told = read_run(folder)["recipe"] | card_json(load(folder / "model.safetensors"))["arguments"]
-    other = [name for name in sorted(asked.keys() | told.keys()) if _plain(asked.get(name)) != _plain(told.get(name))]
+    told = Recipe.from_json(read_run(folder)["recipe"]).to_json() | card_json(model)["arguments"]
+    other = [name for name in sorted(asked.keys() | told.keys()) if asked.get(name) != told.get(name)]
     if other:
         found = ", ".join(f"{name}={told.get(name)}, not {asked.get(name)}" for name in other)
         raise ValueError(f"the teacher in {folder} was trained with {found}: give another folder with --runs")
-
-
-def _plain(value: Any) -> Any:
-    """As it comes back from a file."""
-    return json.loads(json.dumps(value, default=str))
 
 
 def _run(

@@ -16,8 +16,8 @@ from torch import nn
 
 from ..methods import EViT, RePa
 from .growth import grow
-from .study import Student, Study
-from .vit_tiny import DISTILLED, backbone, lean_student, vit_tiny
+from .study import DISTILLED, Student, Study, lean_student
+from .vit_tiny import backbone, vit_tiny
 
 STUDENTS = (
     "EViT 0.7, distilled",

@@ -16,10 +16,7 @@ from ..backbones import create, load, resize, with_head
 from ..core import Method, apply, has_card
 from ..methods import EViT, RePa, RIFormer, SiT
 from ..recipes import finetune
-from .study import Student, Study
-
-LABELS = "cross_entropy"
-DISTILLED = "soft"
+from .study import DISTILLED, LABELS, Student, Study, lean_student
 
 
 def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
@@ -59,22 +56,6 @@ def backbone(
         raise ValueError(f"{checkpoint} says itself how it was built: give no arguments with it")
     model: Any = load(checkpoint)
     return model if model.num_classes == num_classes else with_head(model, num_classes, names)
-
-
-def lean_student(name: str, *methods: Method, objective: str | None, fit: int = 0, note: str = "") -> Student:
-    """A row; its name before the first comma says what the student is, the rest how it learns.
-
-    >>> lean_student("EViT", EViT(), objective=DISTILLED).name
-    'EViT, distilled'
-    """
-    alone = objective == LABELS
-    return Student(
-        name=f"{name}, {note or ('labels' if alone else 'distilled')}",
-        make=lambda teacher, epochs: apply(teacher, *methods),
-        objective=objective,
-        teachers=() if alone else ("teacher",),
-        calibrate=fit,
-    )
 
 
 def _evit() -> list[Student]:

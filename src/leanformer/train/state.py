@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..core.method import plain
 from .draws import rng_state, set_rng_state
 from .parallel import load_optimizer_state, load_whole_state, optimizer_state, whole_state
 
@@ -49,5 +50,5 @@ def restore(run: Run, state: dict[str, Any]) -> None:
 
 def identity(run: Run) -> dict[str, Any]:
     """What two runs must share for one to continue the other."""
-    recipe = {key: list(value) if isinstance(value, tuple) else value for key, value in run.recipe.to_json().items()}
+    recipe = {key: plain(value) for key, value in run.recipe.to_json().items()}
     return {**recipe, "seed": run.plan.seed, "images": run.plan.images}
