@@ -17,7 +17,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/lint-imports
+	PYTHONPATH=. $(BIN)/lint-imports
 
 format: .venv/installed
 	$(BIN)/ruff format .

@@ -1,14 +1,15 @@
 """leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
 
-from . import export, measure, recipes, train, visualise
+from . import export, measure, train, visualise
 from .backbones import adopt, create, load, resize, with_head
-from .backbones.official import from_official, to_official
 from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
 from .layers.tokens import kept_patches
 from .measure import describe
 from .methods import *  # noqa: F403
 from .methods import __all__ as _methods
-from .optimize import optimize
+from .papers import recipes
+from .papers.official import from_official, to_official
+from .speed import optimize
 
 __all__ = [
     "METHODS",

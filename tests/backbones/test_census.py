@@ -11,7 +11,7 @@ from helpers import randomise
 import leanformer as lf
 from leanformer.backbones.census import FAMILIES, census, names_of
 from leanformer.cli import main
-from leanformer.commands.backbones import to_markdown
+from leanformer.cli.backbones import to_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "backbones.md"
 REFUSED = {

@@ -9,8 +9,8 @@ from PIL import Image
 
 import leanformer as lf
 from leanformer.cli import main
-from leanformer.commands.sweep import settings
-from leanformer.train.packs import write_pack
+from leanformer.cli.sweep import settings
+from leanformer.data.packs import write_pack
 
 TINY = ["vit", "--set", "img_size=32", "--set", "patch_size=8", "--set", "embed_dim=32", "--set", "depth=4"]
 TINY += ["--set", "num_heads=2", "--set", "num_classes=7"]

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from lab import kernel_suite
 from leanformer.cli import main
-from leanformer.commands import kernel_suite
 
 SUITE = ["bench", "--suite", "kernels", "--device", "cpu", "--repeats", "1"]
 

@@ -6,11 +6,11 @@ import json
 import pytest
 
 import leanformer as lf
+from lab import results_page
+from lab.suite import Entry
 from leanformer.cli import main
-from leanformer.commands import results_page
-from leanformer.commands.suite import Entry
 from leanformer.measure import record, write_result
-from leanformer.tables.table import Row
+from leanformer.papers.table import Row
 
 DIMS = {"img_size": 224, "patch_size": 56, "embed_dim": 32, "depth": 4, "num_heads": 2}
 SMALL = functools.partial(lf.create, "vit", **DIMS)
@@ -85,7 +85,7 @@ def test_a_figure_that_is_off_is_told(folder, tmp_path):
 
 
 def test_the_command_writes_the_page(folder, tmp_path, monkeypatch):
-    import leanformer.tables.sit as sit
+    import leanformer.papers.sit.tables as sit
 
     monkeypatch.setattr(sit, "ROWS", sit.ROWS[:1])
     path = tmp_path / "docs" / "results.md"

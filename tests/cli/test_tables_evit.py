@@ -2,8 +2,8 @@
 
 import pytest
 
-from leanformer.tables.evit import ROWS
-from leanformer.tables.table import agrees
+from leanformer.papers.evit.tables import ROWS
+from leanformer.papers.table import agrees
 
 
 def test_all_rows_of_tables_2_3_4_and_6_are_there():

@@ -13,13 +13,13 @@ from torch import nn
 import leanformer as lf
 from leanformer.cli import main
 from leanformer.core import input_of
+from leanformer.data.augment import evaluation_view
 from leanformer.export import onnx as to_onnx
 from leanformer.export.parity import check, decided, relative_error
 from leanformer.export.preprocess import Preprocessed
 from leanformer.export.rewrite import MatrixFilter, attention_in_steps, in_steps, without_fft
 from leanformer.export.source import trace
 from leanformer.layers.mixers import GlobalFilter
-from leanformer.train.augment import evaluation_view
 
 TINY = {**VIT, "depth": 1}
 

@@ -3,19 +3,14 @@
 import torch
 from torch import Tensor
 
-from leanformer.kernels import (
-    choose_triton,
-    class_attention_triton,
-    pool_triton,
-    reorganise_triton,
-    slim_triton,
-    thin_conv_triton,
-)
-from leanformer.kernels.class_attention import attention_with_class_row_reference
-from leanformer.kernels.pool import pool_in_one_pass_reference
-from leanformer.kernels.reorganise import reorganise_in_one_pass_reference
-from leanformer.kernels.slim import slim_in_one_pass_reference
-from leanformer.kernels.thin_conv import thin_conv_reference, weight_of_product
+from leanformer.methods.evit.kernels import choose_triton, class_attention_triton, reorganise_triton
+from leanformer.methods.evit.kernels.class_attention import attention_with_class_row_reference
+from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass_reference
+from leanformer.methods.sit.kernels import slim_triton
+from leanformer.methods.sit.kernels.slim import slim_in_one_pass_reference
+from leanformer.speed.kernels import pool_triton, thin_conv_triton
+from leanformer.speed.kernels.pool import pool_in_one_pass_reference
+from leanformer.speed.kernels.thin_conv import thin_conv_reference, weight_of_product
 
 
 def close(found: Tensor, truth: Tensor, case: object, allowed: float = 1e-5) -> None:

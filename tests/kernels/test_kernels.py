@@ -10,15 +10,15 @@ from helpers import randomise
 from timm.layers import GroupNorm1, LayerScale2d, Mlp
 
 from leanformer.core import Block, Branch
-from leanformer.kernels.linear import linear_gelu, linear_gelu_reference, repa_ffn, repa_ffn_reference
-from leanformer.kernels.mixer_free import block_by_products, channel_sums
-from leanformer.layers.affine import NormResidual
-from leanformer.optimize.modules import MixerFreeBlock
+from leanformer.layers.products import linear_gelu, linear_gelu_reference, repa_ffn, repa_ffn_reference
+from leanformer.methods.riformer.affine import NormResidual
+from leanformer.methods.riformer.kernels.mixer_free import block_by_products, channel_sums
+from leanformer.speed.modules import MixerFreeBlock
 
 INTERPRETED = """
 import torch
-from leanformer.kernels.mixer_free import block_by_products, channel_sums
-from leanformer.kernels.mixer_free_triton import block_in_one_pass
+from leanformer.methods.riformer.kernels.mixer_free import block_by_products, channel_sums
+from leanformer.methods.riformer.kernels.mixer_free_triton import block_in_one_pass
 torch.manual_seed(0)
 for channels, pixels in ((32, 50), (48, 130), (64, 49)):
     hidden = 4 * channels

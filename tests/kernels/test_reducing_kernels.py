@@ -13,14 +13,17 @@ from timm.layers import GroupNorm1, LayerScale2d
 from torch import nn
 
 from leanformer.core import Branch
-from leanformer.kernels.choose import choose_by_counting
-from leanformer.kernels.class_attention import attention_with_class_row, attention_with_class_row_reference
-from leanformer.kernels.pool import pool_in_one_pass
-from leanformer.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
-from leanformer.kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
-from leanformer.kernels.thin_conv import thin_conv, weight_of_product
 from leanformer.layers.mixers import Pooling
-from leanformer.optimize.modules import PooledBranch
+from leanformer.methods.evit.kernels.choose import choose_by_counting
+from leanformer.methods.evit.kernels.class_attention import (
+    attention_with_class_row,
+    attention_with_class_row_reference,
+)
+from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
+from leanformer.methods.sit.kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
+from leanformer.speed.kernels.pool import pool_in_one_pass
+from leanformer.speed.kernels.thin_conv import thin_conv, weight_of_product
+from leanformer.speed.modules import PooledBranch
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -11,8 +11,8 @@ import torch
 import leanformer as lf
 from leanformer.cli import main
 from leanformer.measure import bench
-from leanformer.measure.again import disagreements
-from leanformer.measure.others import Others
+from leanformer.measure.load_by_others import Others
+from leanformer.measure.repeat_runs import disagreements
 from leanformer.measure.timing import Timing, interleave
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
@@ -91,7 +91,7 @@ def test_a_program_beside_the_measurement_is_noticed_and_the_own_work_is_not():
         beside.wait()
     marks = iter([(10.0, 4.0, 100.0), (15.0, 9.0, 110.0)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("leanformer.measure.others._marks", lambda: next(marks))
+        patch.setattr("leanformer.measure.load_by_others._marks", lambda: next(marks))
         assert Others().share() == 0.0
 
 

@@ -9,10 +9,10 @@ from families import BACKBONES, backbone, images
 from torch import nn
 
 import leanformer as lf
+from lab.apart import taken_apart, without
 from leanformer.cli import main
 from leanformer.core import blocks_of
 from leanformer.measure import timing
-from leanformer.measure.apart import taken_apart, without
 from leanformer.measure.profile import Together, _captured, _plain_branches, _ran, components, profile
 
 

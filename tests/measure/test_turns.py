@@ -5,7 +5,7 @@ import time
 from functools import partial
 from itertools import pairwise
 
-from leanformer.measure.turns import in_turn
+from lab.turns import in_turn
 
 
 def job(what, ready):

@@ -3,7 +3,7 @@
 import torch
 
 import leanformer as lf
-from leanformer.measure.versus import Contest, contest_table, versus
+from lab.versus import Contest, contest_table, versus
 
 
 def test_a_contest_is_judged_by_the_fastest_form_of_the_backbone():
@@ -30,7 +30,7 @@ def test_versus_times_every_form_in_one_run(monkeypatch, tmp_path):
 
 
 def test_fp8_products_stand_beside_the_others_and_do_not_count_for_the_speed_up(monkeypatch):
-    from leanformer.optimize import fp8
+    from leanformer.speed import fp8
 
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)

@@ -12,7 +12,7 @@ import leanformer as lf
 from leanformer.core import Branch, taps
 from leanformer.layers.attention import attend
 from leanformer.layers.tokens import FUSED, choices, kept_patches, surviving
-from leanformer.methods.evit import Reorganise
+from leanformer.methods.evit.method import Reorganise
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
 

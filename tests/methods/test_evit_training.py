@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import input_of
-from leanformer.methods.evit import keep_rate_at
-from leanformer.train.packs import read_pack
+from leanformer.data.packs import read_pack
+from leanformer.methods.evit.method import keep_rate_at
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
 

@@ -9,7 +9,7 @@ from helpers import randomise
 
 import leanformer as lf
 from leanformer.core import Step, View, taps
-from leanformer.layers.imitation import distil, feature_loss, relation_loss, spread
+from leanformer.layers.losses import distil, feature_loss, relation_loss, spread
 from leanformer.train import fit, plain
 
 

@@ -13,10 +13,10 @@ from torch import nn
 import leanformer as lf
 from leanformer.core import Branch, parse_method
 from leanformer.core.plan import FreshStatistics
-from leanformer.layers.idle import FusedFFN, FusedPair, active_channels, linear_schedule
-from leanformer.layers.idle_ffn import IdleFFN
-from leanformer.tables.repa import ROWS, build
-from leanformer.tables.table import agrees
+from leanformer.methods.repa.idle import FusedFFN, FusedPair, active_channels, linear_schedule
+from leanformer.methods.repa.idle_ffn import IdleFFN
+from leanformer.papers.repa.tables import ROWS, build
+from leanformer.papers.table import agrees
 
 WITH_FFN = [family for family in BACKBONES if all("ffn" in b.slots for b in lf.blocks_of(backbone(family)).values())]
 QUICK = ("vit", "swin", "timm_poolformer")

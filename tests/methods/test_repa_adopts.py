@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leanformer as lf
+from leanformer.data.packs import read_pack
+from leanformer.data.samples import sample_images
 from leanformer.train import Arrays, evaluate
-from leanformer.train.packs import read_pack
-from leanformer.train.samples import sample_images
 
 CLASSES = 20
 

@@ -8,7 +8,7 @@ from helpers import randomise
 from torch import nn
 
 import leanformer as lf
-from leanformer.layers.affine import Affine, NormResidual, absorb, affine
+from leanformer.methods.riformer.affine import Affine, NormResidual, absorb, affine
 
 TINY = {
     "vit": {"patch_size": 8, "embed_dim": 32, "depth": 8, "num_heads": 2, "init_values": 0.1},

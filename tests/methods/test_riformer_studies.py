@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import leanformer as lf
+from lab.studies.riformer import SETTINGS
 from leanformer.core import Step, View, taps
-from leanformer.studies.riformer import SETTINGS
 
 TINY = {"depths": (1, 1, 2, 1), "dims": (32, 32, 32, 32), "num_classes": 5, "img_size": 32}
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import Step, View, blocks_of, taps
-from leanformer.layers.recalibration import recalibrator, unpooling
-from leanformer.layers.slimming import FusedSlimming, TokenSlimming, compose, lay_out, pooling_prior, slimming_maps
-from leanformer.methods.sit import slimmed_counts, split
+from leanformer.methods.sit.method import slimmed_counts, split
+from leanformer.methods.sit.recalibration import recalibrator, unpooling
+from leanformer.methods.sit.slimming import FusedSlimming, TokenSlimming, compose, lay_out, pooling_prior, slimming_maps
 
 TINY: dict[str, Any] = {
     "img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import leanformer as lf
 from leanformer.core import Step, View, taps
-from leanformer.layers.imitation import distil
-from leanformer.train.packs import read_pack
+from leanformer.data.packs import read_pack
+from leanformer.layers.losses import distil
 
 WEIGHTS = "vit_tiny_patch16_224_in1k_fp16.safetensors"
 CLASSES, DEPTH, STEPS, BATCH = 20, 6, 100, 32

@@ -7,8 +7,8 @@ from torch import nn
 
 import leanformer as lf
 from leanformer.cli import main
-from leanformer.kernels.fp8 import FP8, fp8_linear, fp8_linear_reference, has_fp8, quantise_rows
-from leanformer.optimize import fp8, search
+from leanformer.speed import fp8, search
+from leanformer.speed.kernels.fp8 import FP8, fp8_linear, fp8_linear_reference, has_fp8, quantise_rows
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
 device_has_fp8 = torch.cuda.is_available() and has_fp8(torch.device("cuda"))

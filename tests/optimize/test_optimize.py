@@ -5,9 +5,10 @@ import torch
 from helpers import randomise
 
 import leanformer as lf
-from leanformer.layers.slimming import slimming_maps
-from leanformer.optimize import reduce, search
-from leanformer.optimize.rewrite import REWRITES
+from leanformer.methods.evit.method import fast as reduce
+from leanformer.methods.sit.slimming import slimming_maps
+from leanformer.speed import search
+from leanformer.speed.rewrite import REWRITES
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
 SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (2, 2), "window_size": 4}

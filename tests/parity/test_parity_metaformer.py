@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.backbones.metaformer_config import OFFICIAL
-from leanformer.backbones.official import RELEASED
 from leanformer.core import input_of
+from leanformer.papers.official import RELEASED
 
 FILES = parity_files("metaformer_*.pt")
 TOLERANCE = 1e-5

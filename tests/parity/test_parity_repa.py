@@ -7,8 +7,8 @@ import torch
 from helpers import parity_files
 
 import leanformer as lf
-from leanformer.backbones.official.repa import MIXER, POOLFORMER, SWIN, VIT
-from leanformer.layers.idle import FusedFFN, FusedPair
+from leanformer.methods.repa.idle import FusedFFN, FusedPair
+from leanformer.papers.repa.keys import MIXER, POOLFORMER, SWIN, VIT
 
 FILES = parity_files("repaformer_*.pt")
 VIT_CONFIG: dict[str, Any] = {

@@ -5,8 +5,8 @@ import torch
 from helpers import parity_files, randomise
 
 import leanformer as lf
-from leanformer.backbones.official import RELEASED
-from leanformer.layers.affine import NormResidual
+from leanformer.methods.riformer.affine import NormResidual
+from leanformer.papers.official import RELEASED
 
 FILES = parity_files("riformer_*.pt")
 RELEASES = [f"riformer_{size}{pixels}" for size in ("s12", "s24", "s36", "m36", "m48") for pixels in ("", "_384")]

@@ -9,10 +9,10 @@ import torch
 from helpers import parity_files
 
 import leanformer as lf
-from leanformer.backbones.official import RELEASED
-from leanformer.backbones.official.sit import recalibration_state
 from leanformer.core import Step, View, taps
-from leanformer.methods.sit import PRESETS
+from leanformer.methods.sit.method import PRESETS
+from leanformer.papers.official import RELEASED
+from leanformer.papers.sit.keys import recalibration_state
 
 TOLERANCE = 1e-4
 TEACHER = "Sense-X/SiT models.lvvit.LVViT(distillation_type=None)"

@@ -5,10 +5,10 @@ import torch
 from helpers import randomise
 
 import leanformer as lf
+from lab.studies.growth import grow
+from lab.studies.vit_small import STUDENTS, vit_small
+from lab.studies.vit_tiny import vit_tiny
 from leanformer.core import input_of
-from leanformer.studies.growth import grow
-from leanformer.studies.vit_small import STUDENTS, vit_small
-from leanformer.studies.vit_tiny import vit_tiny
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2, "num_classes": 5}
 

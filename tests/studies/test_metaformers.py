@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import leanformer as lf
+from lab.studies.metaformers import NATIVE, metaformers, short
 from leanformer.measure import count
-from leanformer.studies.metaformers import NATIVE, metaformers, short
 
 SMALL = {"depths": (1, 1, 1, 1), "dims": (8, 16, 32, 32)}
 STUDY = metaformers(**SMALL, head_dim=8)

@@ -13,16 +13,16 @@ import pytest
 from PIL import Image
 
 import leanformer as lf
+from lab.studies import study
+from lab.studies.digest import digest, losses, points
+from lab.studies.riformer import riformer
+from lab.studies.rows import rows_in
+from lab.studies.scale import Scale
+from lab.studies.speed import Kinds
+from lab.studies.study import _own_first, run_study
+from lab.studies.vit_tiny import vit_tiny
 from leanformer.cli import main
 from leanformer.methods import EViT, RePa
-from leanformer.studies import study
-from leanformer.studies.digest import digest, losses, points
-from leanformer.studies.riformer import riformer
-from leanformer.studies.rows import rows_in
-from leanformer.studies.scale import Scale
-from leanformer.studies.speed import Kinds
-from leanformer.studies.study import _own_first, run_study
-from leanformer.studies.vit_tiny import vit_tiny
 from leanformer.train import Result
 
 SMALL = ["--set", "img_size=32", "--set", "depths=(1,1,1,1)", "--set", "dims=(8,8,16,16)"]

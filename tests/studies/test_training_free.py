@@ -7,10 +7,10 @@ import torch
 from helpers import randomise
 
 import leanformer as lf
+from lab.studies.token_merging import match, merge, merge_tokens
+from lab.studies.training_free import cost, course, exported, training_free
 from leanformer.cli import main
 from leanformer.measure import count
-from leanformer.studies.token_merging import match, merge, merge_tokens
-from leanformer.studies.training_free import cost, course, exported, training_free
 
 TINY = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 8, "num_heads": 2, "num_classes": 5}
 
@@ -103,7 +103,7 @@ def test_rows_of_exported_files_are_taken_over(tmp_path):
 
 
 def test_the_command_writes_all_rows_and_a_figure_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
-    from leanformer.commands import sweep
+    from leanformer.cli import sweep
 
     images, labels = torch.randint(0, 256, (4, 32, 32, 3), dtype=torch.uint8), torch.arange(4)
     monkeypatch.setattr(sweep, "open_data", lambda *_: lf.train.open_data((images.permute(0, 3, 1, 2), labels), "val"))

@@ -10,11 +10,11 @@ from survival import arrays, picture_folder, tiny
 from timm.data import create_transform
 
 import leanformer as lf
-from leanformer.train.augment import Augment, erase, evaluation_view, random_boxes
-from leanformer.train.data import class_names
-from leanformer.train.draws import key_of, seed_all, uniforms
-from leanformer.train.loader import Plan
-from leanformer.train.packs import write_pack
+from leanformer.data.augment import Augment, erase, evaluation_view, random_boxes
+from leanformer.data.draws import key_of, seed_all, uniforms
+from leanformer.data.loader import Plan
+from leanformer.data.packs import write_pack
+from leanformer.data.sources import class_names
 
 RECIPE = lf.recipes.plain(epochs=2, batch_size=8)
 
@@ -283,7 +283,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 @pytest.mark.parametrize("images", [32, 20], ids=["whole", "runs out"])
 def test_a_stream_resumes_where_it_was(tmp_path, images):
-    from leanformer.train.data import Stream
+    from leanformer.data.sources import Stream
 
     def stream():
         return Stream(Shards(images), tuple("abcd"), "shards")
@@ -296,7 +296,7 @@ def test_a_stream_resumes_where_it_was(tmp_path, images):
 
 
 def test_a_stream_without_one_batch_is_an_error():
-    from leanformer.train.data import Stream
+    from leanformer.data.sources import Stream
 
     with pytest.raises(ValueError, match="does not give one whole batch of 8"):
         _fit(Stream(Shards(5), tuple("abcd"), "shards"))

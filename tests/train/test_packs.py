@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from leanformer.train.packs import read_pack, write_pack
+from leanformer.data.packs import read_pack, write_pack
 
 
 def png(value: int, size: tuple[int, int] = (6, 4)) -> bytes:

@@ -7,8 +7,8 @@ from PIL import Image
 from timm.data import auto_augment
 
 import leanformer as lf
-from leanformer.train.augment import Augment
-from leanformer.train.rand_augment import OPERATIONS, RandAugment, one_layer
+from leanformer.data.augment import Augment
+from leanformer.data.rand_augment import OPERATIONS, RandAugment, one_layer
 
 EXACT = [name for name in OPERATIONS if not name.startswith(("Rotate", "Shear", "Translate"))]
 
@@ -81,7 +81,7 @@ def test_a_recipes_randaugment_reaches_arrays():
 
 
 def test_a_recipes_randaugment_reaches_files():
-    from leanformer.train.loader import _transform
+    from leanformer.data.loader import _transform
 
     config = {"input_size": (3, 32, 32), "mean": (0.5,) * 3, "std": (0.5,) * 3}
     steps = _transform(lf.recipes.Recipe(auto_augment="rand-m7-n3"), config).transforms

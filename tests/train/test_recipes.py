@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import leanformer as lf
-from leanformer.recipes import PUBLISHED, Published, find, parse_recipe
+from leanformer.papers.recipes import PUBLISHED, Published, find, parse_recipe
 
 SMALL: dict[str, dict[str, Any]] = {
     "vit": {"embed_dim": 24, "num_heads": 3},

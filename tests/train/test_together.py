@@ -8,7 +8,7 @@ import torch
 from together import norm_step, one_step, together
 
 from leanformer.layers.norms import BatchNormLast
-from leanformer.layers.sync_norm import SyncBatchNorm
+from leanformer.train.sync_norm import SyncBatchNorm
 
 ADAMW = {"epochs": 2, "max_updates": None, "recipe": {"optimizer": "adamw", "learning_rate": 1e-2, "ema": 0.9}}
 

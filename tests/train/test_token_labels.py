@@ -12,10 +12,10 @@ from torch import Tensor
 
 import leanformer as lf
 from leanformer.core import Step, View, taps
+from leanformer.data.label_maps import Place, crop_labels
 from leanformer.layers.mix_token import Dense
 from leanformer.layers.tokens import choices, kept_patches
 from leanformer.train import Annotator, LabelMaps, TokenLabelled, TokenLabels, with_places, write_label_maps
-from leanformer.train.label_maps import Place, crop_labels
 from leanformer.train.token_labels import mix_labels, mix_targets, soft_targets, token_loss
 
 CLASSES = 5

@@ -10,7 +10,7 @@ from survival import arrays, processes, tiny
 
 import leanformer as lf
 from leanformer.layers.norms import BatchNormLast
-from leanformer.layers.sync_norm import SyncBatchNorm
+from leanformer.train.sync_norm import SyncBatchNorm
 
 
 def free_port() -> int:

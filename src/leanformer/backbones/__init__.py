@@ -1,6 +1,6 @@
 """Backbones: timm's, adopted, and the families that timm lacks."""
 
-from . import generic, gfnet, lvvit_models, metaformer, repaformer, riformer
+from . import generic, gfnet, lvvit_models, metaformer
 from .build import create, from_card, load, load_weights, read_weights
 from .head import with_head
 from .registry import MODELS, register
@@ -20,8 +20,6 @@ __all__ = [
     "metaformer",
     "read_weights",
     "register",
-    "repaformer",
     "resize",
-    "riformer",
     "with_head",
 ]

@@ -13,8 +13,8 @@ from timm.layers import LayerScale, LayerScale2d, Mlp
 from torch import Tensor, nn
 
 from ..core import Branch
-from ..layers.idle import affine_of
 from ..layers.mixers import Pooling
+from ..layers.norms import affine_of
 
 
 class BatchNormBranch(Branch):

@@ -18,6 +18,7 @@ from .card import (
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, select
 from .objective import Objective, Step, Sum, View, taps
 from .plan import apply, fold, fuse, share, with_options
+from .rewrite import Rewrite, replaced
 
 __all__ = [
     "METHODS",
@@ -31,6 +32,7 @@ __all__ = [
     "Layout",
     "Method",
     "Objective",
+    "Rewrite",
     "Slot",
     "Step",
     "Sum",
@@ -49,6 +51,7 @@ __all__ = [
     "pooling_of",
     "read",
     "recalibrate",
+    "replaced",
     "save",
     "select",
     "set_card",

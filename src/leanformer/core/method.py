@@ -27,6 +27,7 @@ from torch import nn
 
 from .block import Block, Slot, blocks_of
 from .objective import Objective
+from .rewrite import Rewrite
 
 Build = Callable[[nn.Module], nn.Module]
 METHODS: dict[str, type["Method"]] = {}
@@ -75,6 +76,11 @@ class Method:
     def objective(self, student: nn.Module, teacher: nn.Module | None) -> Objective | None:
         """The method's own training objective with its paper's weights, or None if it needs none."""
         return None
+
+    @classmethod
+    def rewrites(cls) -> tuple[Rewrite, ...]:
+        """Fast forms of the method's own modules after fuse; `lf.optimize` tries them on every model."""
+        return ()
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other options; an unknown one is refused."""

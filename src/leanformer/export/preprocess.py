@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import input_of
-from ..train.augment import KERNELS, resampler
+from ..data.augment import KERNELS, resampler
 
 
 class Preprocessed(nn.Module):

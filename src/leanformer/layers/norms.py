@@ -8,11 +8,14 @@
 B batch, H x W places, C channels.
 """
 
+from typing import Any
+
 import torch
 from timm.layers import GroupNorm1, LayerNorm2d
 from timm.models.metaformer import GroupNorm1NoBias, LayerNorm2dNoBias
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 NORMS = ("modified", "layer", "batch", "none")
 
@@ -69,3 +72,13 @@ def make_norm(name: str, dim: int, layout: str = "NCHW", eps: float = 1e-5, bias
     if first:
         return GroupNorm1(dim, eps=eps) if bias else GroupNorm1NoBias(dim, eps=eps)
     return PlaneNorm(dim, eps=eps, bias=bias)
+
+
+def affine_of(norm: Any) -> tuple[Tensor, Tensor]:
+    """Scale and shift that a batch norm, synchronised or not, applies in evaluation."""
+    assert isinstance(norm, _BatchNorm), norm
+    mean, var = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert var is not None
+    scale = norm.weight / torch.sqrt(var + norm.eps)  # (C,)
+    return scale, norm.bias - mean * scale

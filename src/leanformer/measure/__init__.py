@@ -1,6 +1,5 @@
 """Measuring: parameters, MACs, throughput, latency; models come in as values, results go out as data."""
 
-from .apart import taken_apart
 from .bench import Comparison, Measured, compare
 from .budget import keep_rate_for
 from .counting import Count, count, count_modules
@@ -25,6 +24,5 @@ __all__ = [
     "profile",
     "read_results",
     "record",
-    "taken_apart",
     "write_result",
 ]

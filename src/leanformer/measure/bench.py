@@ -20,16 +20,17 @@ from ..core import card_of, input_of
 from .console import as_text, console
 from .counting import count
 from .energy import joules
-from .others import Others, told
+from .load_by_others import Others, told
 from .results import record, write_result
 from .runtimes import Open, Runtimes
 from .timing import Call, Timing, capture, interleave, matrix_peak, relocate
-from .versus import Optimize
 
 OPTIMISED = "optimised"
 """The mode of models made fast by `lf.optimize`."""
 PLACES = 3
 """In so many places of memory the models are timed, the repeats shared among them."""
+
+Optimize = Callable[..., Any]
 
 
 @dataclass(frozen=True)

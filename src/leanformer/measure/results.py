@@ -154,3 +154,15 @@ def _ask(*command: str) -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def flat(nested: dict[str, Any]) -> dict[str, Any]:
+    """Values of inner objects beside the outer ones, with both names.
+
+    >>> flat({"val": {"top1": 80.0}, "seconds": 2.0})
+    {'val top1': 80.0, 'seconds': 2.0}
+    """
+    out = {}
+    for key, value in nested.items():
+        out |= {f"{key} {k}": v for k, v in flat(value).items()} if isinstance(value, dict) else {key: value}
+    return out

@@ -204,3 +204,13 @@ def memory_rate(device: torch.device) -> float:
     target = torch.empty_like(source)
     timing = interleave({"copy": lambda: target.copy_(source)}, device, repeats=5, seconds=0.05)["copy"]
     return 2 * size / min(timing.repeats)
+
+
+def share_kernels() -> None:
+    """Let models compiled from now on share kernels: named alike, what one compiles is found by the others.
+
+    >>> share_kernels()
+    """
+    from torch._inductor import config
+
+    config.triton.unique_kernel_names = False

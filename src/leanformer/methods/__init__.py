@@ -1,9 +1,9 @@
 """The methods. A new one is a file here and its line below; everything else finds it by its name."""
 
-from .evit import EViT
-from .metaformer import TokenMixer
-from .repa import RePa
-from .riformer import RIFormer
-from .sit import SiT
+from .evit.method import EViT
+from .repa.method import RePa
+from .riformer.method import RIFormer
+from .sit.method import SiT
+from .token_mixer import TokenMixer
 
 __all__ = ["EViT", "RIFormer", "RePa", "SiT", "TokenMixer"]

@@ -1,9 +1,9 @@
 """Training and distillation: `fit` for any model with any methods on it, `evaluate`, objectives, data."""
 
-from .data import Arrays, Files, open_data
+from ..data.label_maps import LabelMaps, TokenLabelled, with_places, write_label_maps
+from ..data.sources import Arrays, Files, open_data
 from .engine import fit
 from .evaluate import Evaluation, evaluate
-from .label_maps import LabelMaps, TokenLabelled, with_places, write_label_maps
 from .objectives import (
     CrossEntropy,
     DistillationToken,

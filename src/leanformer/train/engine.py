@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from ..core import Objective
+from ..data.sources import Data, Source, check_fit, open_data
 from .checkpoint import read_checkpoint, remove_leftovers
-from .data import Data, Source, check_fit, open_data
 from .learner import check_teachers, choose_objective
 from .loop import Run
 from .recipe import Recipe

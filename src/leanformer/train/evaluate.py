@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ..core import input_of
-from .augment import evaluation_view
-from .data import UNREADABLE, Arrays, Data, Files, Source, check_fit, open_data
+from ..data.augment import evaluation_view
+from ..data.sources import UNREADABLE, Arrays, Data, Files, Source, check_fit, open_data
 from .objectives import logits_of
 
 

@@ -17,16 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from ..core import Objective, card_of, input_of
-from ..layers.sync_norm import synchronise
+from ..data.draws import seed_all
+from ..data.loader import Batch, Plan, augment_of, training_batches
+from ..data.mixing import Mixing
+from ..data.sources import Arrays, Data
 from .checkpoint import write_checkpoint
-from .data import Arrays, Data
-from .draws import seed_all
 from .evaluate import Evaluation, measure
 from .journal import Journal
 from .learner import Learner, Teachers, set_drop_path
 from .ledger import Ledger, check_finite
-from .loader import Batch, Plan, augment_of, training_batches
-from .mixing import Mixing
 from .optimise import Rates, make_average, make_optimizer, parameter_groups
 from .parallel import accelerator_for, filled, shard, whole_state, without_sync
 from .recipe import Recipe
@@ -34,6 +33,7 @@ from .result import Result
 from .runs import Settings
 from .signals import Signals
 from .state import snapshot
+from .sync_norm import synchronise
 
 STEADY_AFTER = 20
 """Updates without a change of the methods' settings before the compiled student is used (again)."""

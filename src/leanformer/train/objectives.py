@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Objective, Step, Sum
-from ..layers.imitation import relation_loss
+from ..layers.losses import relation_loss
 from .recipe import _literal
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {}

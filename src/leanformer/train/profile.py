@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from ..core import Objective
+from ..data.loader import training_batches
+from ..data.sources import Source, check_fit, open_data
 from ..measure.energy import reading
 from ..measure.timing import Timing
-from .data import Source, check_fit, open_data
 from .journal import Journal
 from .learner import check_teachers, choose_objective
-from .loader import training_batches
 from .loop import Run
 from .recipe import Recipe
 from .runs import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..core.method import plain
-from .draws import rng_state, set_rng_state
+from ..data.draws import rng_state, set_rng_state
 from .parallel import load_optimizer_state, load_whole_state, optimizer_state, whole_state
 
 if TYPE_CHECKING:

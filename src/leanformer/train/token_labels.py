@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Objective, Step, blocks_of, input_of
+from ..data.label_maps import LabelMaps, Place
 from ..layers.tokens import choices, surviving
-from .label_maps import LabelMaps, Place
 from .objectives import objective
 
 

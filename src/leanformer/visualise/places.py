@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Block, Grid, blocks_of
-from ..layers.slimming import Slimming
-from ..layers.static_slimming import PlaneSlimming, halved
 from ..layers.tokens import Choose
+from ..methods.sit.slimming import Slimming
+from ..methods.sit.static_slimming import PlaneSlimming, halved
 
 
 @dataclass

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core import blocks_of
-from ..layers.slimming import Slimming, slimming_maps
 from ..layers.tokens import FUSED, choices, kept_patches
+from ..methods.sit.slimming import Slimming, slimming_maps
 from .figure import AMOUNTS, COLOURS, Figure, panels
 from .images import Picture, as_batch, enlarged, named, pictures, where
 

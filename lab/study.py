@@ -1,0 +1,170 @@
+"""python -m lab study: a teacher, the students made from it, several seeds, one table."""
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from leanformer.cli.common import Set, parse_arguments
+from leanformer.measure import count
+from leanformer.measure.console import console
+from leanformer.measure.results import command as told
+from leanformer.measure.results import read_rows
+from leanformer.visualise import trade_off
+
+from .studies.digest import as_table, losses, points, summary
+from .studies.metaformers import metaformers
+from .studies.riformer import riformer
+from .studies.rows import rows_in
+from .studies.scale import Scale
+from .studies.speed import measure_study
+from .studies.study import Study, run_study
+from .studies.vit_small import vit_small
+from .studies.vit_tiny import vit_tiny
+from .turns import share_kernels
+
+STUDIES: dict[str, Callable[..., Study]] = {
+    "vit_tiny": vit_tiny, "riformer": riformer, "metaformers": metaformers, "vit_small": vit_small,
+}  # fmt: skip
+WORKER = "LEANFORMER_WORKER"
+"""Tells a process that shares the queue which of how many it is, as 2/5."""
+
+
+def study(
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")],
+    data: str,
+    epochs: int = 12,
+    teacher_epochs: int = 12,
+    seeds: tuple[int, ...] = (0,),
+    checkpoint: Path | None = None,
+    teacher: Path | None = None,
+    arguments: Set = (),
+    only: str = "",
+    batch_size: int = 256,
+    learning_rate: float | None = None,
+    images: int | None = None,
+    first_classes: int | None = None,
+    device: str | None = None,
+    precision: Literal["no", "bf16", "fp16"] = "no",
+    compile: bool = False,
+    workers: int = 1,
+    measure: Literal["after", "only", "never"] = "after",
+    measure_batch: int = 256,
+    repeats: int = 5,
+    runs: Path | None = None,
+    output: Path | None = None,
+    figure: Path | None = None,
+    beside: tuple[Path, ...] = (),
+) -> None:
+    """Train a teacher and the students made from it, and print one table; what has a result already is skipped.
+
+    Example: python -m lab study vit_tiny --data pack:tiny_imagenet --checkpoint vit_tiny.safetensors --only "EViT 0.7"
+
+    Args:
+        name: vit_tiny (all five systems on a trained ViT-Ti), vit_small (the same on a ViT-S grown from it),
+            metaformers (MetaFormers from scratch) or riformer (the paper's guidelines on PoolFormer-S12).
+        data: A data set with the splits train and val: a folder, or pack:PATH.
+        epochs: Epochs of each student.
+        teacher_epochs: Epochs of the teacher.
+        seeds: Each student is trained once for every seed.
+        checkpoint: Weights that the teacher's backbone starts from.
+        teacher: A trained teacher, as a leanformer checkpoint, instead of training one.
+        arguments: An argument of the backbone as name=value; may be given several times.
+        only: Only the students whose name contains this text, or the one whose whole name it is; several texts are
+            parted by |.
+        batch_size: Images an update.
+        learning_rate: The students' instead of the study's own; the teacher's as well where the study has none for it.
+        images: Only the first so many training images.
+        first_classes: Only the images of the first so many classes.
+        device: cpu, cuda, …; the fastest there is by default.
+        precision: no, bf16 or fp16.
+        compile: Compile teacher and student for training.
+        workers: Processes that share the queue of runs, on one GPU too: one compiles while another one trains. When
+            timing, so many compile at the same time and are timed in turn.
+        measure: When the fused students are timed beside the teacher: after training, only that, or never.
+        measure_batch: Images a batch when timing.
+        repeats: Repeats of each timing.
+        runs: The folder of the run folders; by default runs/study-NAME.
+        output: The result file; by default results/study_NAME.json.
+        figure: Draw accuracy against measured throughput, or MACs while nothing has been timed, as PNG or SVG.
+        beside: Result files of other studies: what the students of all of them lose to their teachers, side by side.
+    """
+    if name not in STUDIES:
+        raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
+    others = {path.stem: read_rows(path) for path in beside}  # before hours of training, if one cannot be read
+    build = functools.partial(STUDIES[name], checkpoint, **parse_arguments(arguments))
+    chosen = build()
+    chosen.chosen(only)  # before data are opened, if there is none
+    scale = Scale(
+        data=data, epochs=epochs, teacher_epochs=teacher_epochs, seeds=seeds, batch_size=batch_size,
+        learning_rate=learning_rate, images=images, first_classes=first_classes, device=device, precision=precision,
+        compile=compile,
+        command=_of_any_row(
+            name, data=data, checkpoint=checkpoint, teacher=teacher, set=arguments,
+            teacher_epochs=None if teacher else teacher_epochs, images=images, first_classes=first_classes,
+            batch_size=batch_size, device=device, precision=None if precision == "no" else precision,
+            compile=compile or None,
+        ),
+    )  # fmt: skip
+    share_kernels()
+    output = output or Path("results") / f"study_{name}.json"
+    runs = runs or Path("runs") / f"study-{name}"
+    if measure != "only":
+        if workers > 1:
+            _in_parallel(workers, runs)
+        else:
+            run_study(chosen, scale, output, runs, only, teacher, _worker())
+    new = any("speedup" not in row for row in rows_in(output))
+    if measure == "only" or (measure == "after" and new):
+        measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
+    rows = rows_in(output)
+    console().print(summary(name, rows))
+    if others:
+        lost = losses({output.stem: rows, **others})
+        missing = f"no student is in {' and '.join(others)} as well"
+        console().print(as_table("points below the teacher", lost) if lost else missing)
+    if figure is not None:
+        drawn = points(rows, count(chosen.teacher(1000)).macs)
+        if not drawn:
+            raise ValueError(f"no student of {output} has been trained yet: there is nothing to draw")
+        axis = "throughput" if any("throughput" in point for point in drawn) else "macs"
+        console().print(f"wrote {trade_off(drawn, x=axis, by='family').save(figure)}")
+
+
+def _of_any_row(name: str, **options: Any) -> str:
+    """The command, with the options that all rows share."""
+    words = ["python", "-m", "lab", "study", name]
+    for option, value in options.items():
+        for each in value if isinstance(value, tuple) else () if value is None else (value,):
+            words += [f"--{option.replace('_', '-')}", *(() if each is True else (str(each),))]
+    return told(words)
+
+
+def _worker() -> tuple[int, int]:
+    """Which process of how many this is."""
+    worker, _, workers = os.environ.get(WORKER, "0/1").partition("/")
+    return int(worker), int(workers)
+
+
+def _in_parallel(workers: int, runs: Path) -> None:
+    """Start this command so many times; each process takes runs from the queue and writes its own log."""
+    runs.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "lab", *sys.argv[1:], "--workers", "1", "--measure", "never"]
+    environment = {**os.environ, "LEANFORMER_COMMAND": told(sys.argv)}  # results name the command that was given
+    started = []
+    for worker in range(workers):
+        environment[WORKER] = f"{worker}/{workers}"
+        with open(runs / f"worker-{worker}.log", "w") as log:
+            started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment))
+    console().print(f"{workers} processes at work; their logs: {runs}/worker-*.log")
+    failed = [worker for worker, process in enumerate(started) if process.wait() != 0]
+    for worker in failed:
+        lines = (runs / f"worker-{worker}.log").read_text().splitlines()[-15:]
+        console().print(f"worker {worker} ended early:\n" + "\n".join(lines), markup=False)
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {workers} processes ended early; start again to repeat what is missing")

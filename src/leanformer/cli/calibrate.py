@@ -1,0 +1,105 @@
+"""leanformer calibrate, recalibrate: start a converted model from data, without training."""
+
+from pathlib import Path
+
+import torch
+from rich.table import Table
+from torch import nn
+
+from .. import core
+from ..backbones import load
+from ..data.samples import sample_images
+from ..measure.console import console
+from ..train import evaluate
+from .common import Apply, Model, Set, open_model
+
+
+def calibrate(
+    model: Model,
+    methods: Apply,
+    data: str,
+    output: Path,
+    checkpoint: Path | None = None,
+    arguments: Set = (),
+    images: int = 512,
+    split: str = "train",
+    evaluate_on: str | None = None,
+    device: str | None = None,
+    seed: int = 0,
+) -> None:
+    """Put methods into a trained model and fit them, block by block, to what it computed without them; no training.
+
+    Example: leanformer calibrate vit_tiny_patch16_224 --checkpoint vit_tiny.pth --apply repa:idle_ratio=0.5
+    --data imagenet/ --output lean.safetensors
+
+    Args:
+        model: A trained model: its name (and a checkpoint) or a leanformer checkpoint. It is the teacher.
+        methods: A method as name:option=value,option=value; may be given several times.
+        data: A folder of images or pack:PATH. The nearer to what the model will see, the better the fit.
+        output: The file to write.
+        checkpoint: Weights for a model given by name.
+        arguments: An argument of the model as name=value; may be given several times.
+        images: How many images to fit on.
+        split: Which part of the data they come from.
+        evaluate_on: A split to print accuracies on, before and after.
+        device: cpu, cuda, …; the fastest there is by default.
+        seed: Which images.
+    """
+    if not methods:
+        raise ValueError("give at least one method to fit, for example --apply repa:idle_ratio=0.5")
+    where = _device(device)
+    teacher = open_model(model, (), checkpoint, arguments).eval().to(where)
+    plain = core.apply(teacher, *(core.parse_method(spec) for spec in methods)).to(where)
+    fitted = core.calibrate(plain, teacher, sample_images(teacher, data, images, split=split, seed=seed).to(where))
+    core.save(fitted, output)
+    if evaluate_on:
+        _compare({"teacher": teacher, "converted": plain, "calibrated": fitted}, data, evaluate_on)
+    console().print(f"wrote {output}, fitted on {images} images of {data} ({split})")
+
+
+def recalibrate(
+    model: Model,
+    data: str,
+    output: Path,
+    images: int = 2048,
+    batch_size: int = 128,
+    split: str = "train",
+    evaluate_on: str | None = None,
+    device: str | None = None,
+    seed: int = 0,
+) -> None:
+    """Give the batch norms of a trained model the exact statistics of its final weights; do this before fuse.
+
+    Example: leanformer recalibrate lean.safetensors --data imagenet/ --output precise.safetensors
+
+    Args:
+        model: A leanformer checkpoint.
+        data: A folder of images or pack:PATH.
+        output: The file to write.
+        images: How many images to take statistics of.
+        batch_size: Images at a time.
+        split: Which part of the data they come from.
+        evaluate_on: A split to print accuracies on, before and after.
+        device: cpu, cuda, …; the fastest there is by default.
+        seed: Which images.
+    """
+    where = _device(device)
+    trained = load(model).to(where)
+    chosen = sample_images(trained, data, images, split=split, seed=seed).to(where)
+    precise = core.recalibrate(trained, chosen, batch=batch_size)
+    core.save(precise, output)
+    if evaluate_on:
+        _compare({"trained": trained, "recalibrated": precise}, data, evaluate_on)
+    console().print(f"wrote {output}, with the statistics of {len(chosen)} images of {data} ({split})")
+
+
+def _device(name: str | None) -> torch.device:
+    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _compare(models: dict[str, nn.Module], data: str, split: str) -> None:
+    table = Table("", "top-1", "top-5", title=f"{data} ({split})", title_justify="left")
+    for name, model in models.items():
+        found = evaluate(model, data, split=split, device=str(next(model.parameters()).device))
+        table.add_row(name, f"{found.top1:.2f} %", f"{found.top5:.2f} %")
+    console().print(table)

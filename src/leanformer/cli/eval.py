@@ -1,0 +1,119 @@
+"""leanformer eval: accuracy on a data set, with what is confused with what."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rich.table import Table
+from torch import nn
+
+from ..core import card_of, set_card
+from ..measure import record, write_result
+from ..measure.console import console
+from ..speed.fp8 import fp8_products
+from ..train import Evaluation, evaluate
+from .common import Apply, Model, Set, open_model
+
+
+def eval_(
+    model: Model,
+    data: str,
+    methods: Apply = (),
+    checkpoint: Path | None = None,
+    arguments: Set = (),
+    split: str = "val",
+    crop: float | None = None,
+    batch_size: int = 256,
+    device: str | None = None,
+    precision: Literal["no", "bf16", "fp16"] = "no",
+    compile: bool = False,
+    fp8: bool = False,
+    workers: int = 4,
+    confusions: int = 10,
+    per_class: bool = False,
+    output: Path | None = None,
+) -> None:
+    """Top-1, top-5, confused pairs and accuracy by class; size, crop and normalisation are the model's own.
+
+    Example: leanformer eval lean.safetensors --data imagenet/
+
+    Args:
+        model: A model's name or a leanformer checkpoint.
+        data: A folder of images, pack:PATH, hfds/PATH or wds/PATH.
+        methods: A method as name:option=value,option=value; may be given several times.
+        checkpoint: Weights for a model given by name.
+        arguments: An argument of the model as name=value; may be given several times.
+        split: Which part of the data.
+        crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already. By
+            default what the model's card states.
+        batch_size: Images at a time.
+        device: cpu, cuda, …; the fastest there is by default.
+        precision: Autocast to bf16 or fp16.
+        compile: Compile the model first.
+        fp8: The same model with its linear layers as fp8 products as well; where the device has no fp8 units, the same
+            rounded numbers are multiplied in float32.
+        workers: Processes that read image files.
+        confusions: How many pairs of confused classes to show.
+        per_class: Show all classes, the worst first.
+        output: A JSON file for the figures.
+    """
+    opened = open_model(model, methods, checkpoint, arguments)
+    forms = {"": opened, "fp8": _in_fp8(opened)} if fp8 else {"": opened}
+    results = {
+        form: evaluate(each, data, split=split, batch_size=batch_size, device=device, precision=precision,
+                       compile=compile, workers=workers, crop=crop)
+        for form, each in forms.items()
+    }  # fmt: skip
+    result, out = results[""], console()
+    out.print(_summary(model, data, results))
+    if confusions:
+        out.print(_confusions(result, confusions))
+    if per_class:
+        out.print(_classes(result))
+    if output is not None:
+        name, where = Path(data).name, device or ("cuda" if torch.cuda.is_available() else "cpu")
+        rows = [{"model": f"{model} {form}".strip(), **each.summary()} | _changed(result, each)
+                for form, each in results.items()]  # fmt: skip
+        about = {"data": name, "images": result.images, "damaged": result.damaged, "methods": list(methods)}
+        about |= result.summary() | ({} if crop is None else {"crop": crop})
+        write_result(record("eval", rows, where, **about), output)
+
+
+def _in_fp8(model: nn.Module) -> nn.Module:
+    rounded = fp8_products(model)
+    if rounded is None:
+        raise ValueError("no linear layer of this model can be an fp8 product: sizes must be multiples of 16")
+    return set_card(rounded, card_of(model))
+
+
+def _changed(plain: Evaluation, other: Evaluation) -> dict[str, float]:
+    """How many of the answers differ from the plain model's, in per cent."""
+    if plain is other:
+        return {}
+    return {"answers_changed": 100 * (plain.predictions != other.predictions).double().mean().item()}
+
+
+def _summary(model: str, data: str, results: Mapping[str, Evaluation]) -> Table:
+    table = Table("", "top-1", "top-5", "loss", "images", "unreadable", "img/s", title=f"{model} on {data}")
+    table.title_justify = "left"
+    for form, result in results.items():
+        table.add_row(
+            form, f"{result.top1:.2f}%", f"{result.top5:.2f}%", f"{result.loss:.4f}", str(result.images),
+            str(result.damaged), f"{result.images_per_second:.0f}",
+        )  # fmt: skip
+    return table
+
+
+def _confusions(result: Evaluation, most: int) -> Table:
+    table = Table("class", "taken for", "images", title="most confused", title_justify="left")
+    for true, predicted, images in result.confusions(most):
+        table.add_row(true, predicted, str(images))
+    return table
+
+
+def _classes(result: Evaluation) -> Table:
+    table = Table("class", "images", "top-1", title="by class, the worst first", title_justify="left")
+    for name, images, accuracy in result.per_class():
+        table.add_row(name, str(images), f"{accuracy:.1f}%")
+    return table

@@ -1,0 +1,137 @@
+"""leanformer sweep: one model at many settings of its run-time options, measured on real images without training."""
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from rich.table import Table
+from torch import nn
+
+from ..core import apply, card_of, input_of, parse_method, with_options
+from ..core.method import plain
+from ..data.sources import Data, check_fit, open_data
+from ..measure import count, record, write_result
+from ..measure.console import console
+from ..train.evaluate import measure
+from ..visualise import trade_off
+from .common import Apply, Model, Set, open_model
+
+Vary = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+EVIT = ("keep_rate=1.0,0.9,0.8,0.7,0.6,0.5", "fuse_tokens=false,true")
+
+
+def sweep(
+    model: Model,
+    data: str,
+    methods: Apply = (),
+    vary: Vary = (),
+    checkpoint: Path | None = None,
+    arguments: Set = (),
+    split: str = "val",
+    crop: float = 1.0,
+    batch_size: int = 50,
+    device: str = "cpu",
+    figure: Path | None = None,
+    output: Path | None = None,
+) -> None:
+    """Accuracy of one model at every combination of run-time options, without training (EViT's Table 1).
+
+    Example: leanformer sweep vit_tiny_patch16_224 --checkpoint vit_tiny.safetensors --data pack:nips17_imagenet_224.npz
+
+    Args:
+        model: A model's name or a leanformer checkpoint.
+        data: A folder of images, pack:PATH, hfds/PATH or wds/PATH.
+        methods: A method as name:option=value; may be given several times. A model without any gets evit.
+        vary: A run-time option and its values, as option=value,value; several make all combinations. By default
+            those of EViT's Table 1.
+        checkpoint: Weights for a model given by name.
+        arguments: An argument of the model as name=value; may be given several times.
+        split: Which part of the data.
+        crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already.
+        batch_size: Images at a time.
+        device: cpu or cuda.
+        figure: A .png or .svg file for accuracy against MACs.
+        output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
+    """
+    opened = open_model(model, methods, checkpoint, arguments).to(device)
+    if not card_of(opened).methods:
+        opened = apply(opened, parse_method("evit"))
+    images = open_data(data, split)
+    check_fit(opened, images)
+    names = [method.name for method in card_of(opened).methods]
+    about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
+    rows = done_rows(output, about)
+    candidates = list(_varied(opened, vary or EVIT))
+    for told, make in candidates:
+        if any(told.items() <= row.items() for row in rows):
+            continue
+        rows.append({**told, **measured(make(), opened, images, crop, torch.device(device), batch_size)})
+        rows.sort(key=lambda row: [told.items() <= row.items() for told, _ in candidates], reverse=True)
+        if output is not None:
+            write_result(record("sweep", rows, device, **about), output)
+    console().print(table_of(model, rows))
+    if figure is not None:
+        console().print(f"wrote {trade_off(rows, x='macs').save(figure)}")
+
+
+Told = tuple[dict[str, Any], Callable[[], nn.Module]]
+
+
+def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[Told]:
+    for setting in settings(model, vary):
+        told = {option: plain(value) for option, value in setting.items()}  # as the rows of an earlier run are
+        yield told, functools.partial(with_options, model, **setting)
+
+
+def measured(
+    lean: nn.Module, model: nn.Module, images: Data, crop: float, device: torch.device, batch_size: int
+) -> dict[str, Any]:
+    """Accuracy and MACs of a lean model, its pictures cropped by `crop` and normalised as `model` wants them."""
+    config = {**input_of(model), "crop_pct": crop}
+    found = measure(lean, images, config, device, batch_size)
+    return {"top1": found.top1, "top5": found.top5, "macs": count(lean, config["input_size"]).macs}
+
+
+def done_rows(output: Path | None, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of an earlier, interrupted run of the same sweep; a file of another run is refused."""
+    if output is None or not output.is_file():
+        return []
+    earlier = json.loads(output.read_text())
+    if any(earlier.get(key) != value for key, value in about.items()):
+        raise ValueError(f"{output} holds another run's result; give another name")
+    return earlier["rows"]
+
+
+def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Every combination of the values given as `option=value,value`.
+
+    >>> import leanformer as lf
+    >>> settings(lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT()), ("keep_rate=0.5,0.7",))
+    [{'keep_rate': 0.5}, {'keep_rate': 0.7}]
+    """
+    known = {option: method for method in card_of(model).methods for option in method.runtime}
+    choices = {}
+    for text in vary:
+        option, _, values = text.partition("=")
+        if option not in known:
+            raise ValueError(f"'{option}' is no run-time option of this model; it has: {', '.join(sorted(known))}")
+        name = known[option].name
+        split = re.split(r",(?![^(]*\))", values)  # commas within a tuple do not separate
+        choices[option] = [getattr(parse_method(f"{name}:{option}={value}"), option) for value in split]
+    return [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
+
+
+def table_of(model: str, rows: list[dict[str, Any]]) -> Table:
+    """The rows as a table for people."""
+    options = [key for key in rows[0] if key not in ("top1", "top5", "macs")]
+    table = Table(*options, "top-1", "top-5", "MACs", title=f"{model}, without training")
+    for row in rows:
+        shown = (f"{row['top1']:.1f}", f"{row['top5']:.1f}", f"{row['macs'] / 1e9:.3f} G")
+        table.add_row(*(str(row[option]) for option in options), *shown)
+    return table

@@ -1,0 +1,33 @@
+"""leanformer tables: the papers' parameters and MACs beside ours."""
+
+import sys
+from typing import Annotated
+
+import tyro
+
+from ..measure.console import console
+from ..papers.table import render
+from ..papers.tables import TABLES
+
+
+def tables(
+    system: Annotated[str, tyro.conf.Positional] = "all",
+) -> int:
+    """The paper's parameters and MACs beside ours, for one system or all; exits 1 where a figure is off by over 1%.
+
+    Example: leanformer tables evit
+
+    Args:
+        system: metaformer, riformer, repa, sit, evit, or all.
+    """
+    if system != "all" and system not in TABLES:
+        raise ValueError(f"unknown system '{system}'; known: {', '.join(TABLES)}, all")
+    wrong = []
+    for name in TABLES if system == "all" else [system]:
+        table, off = render(name, TABLES[name].ROWS)
+        console().print(table)
+        console().print((TABLES[name].__doc__ or "").strip(), style="dim", highlight=False)
+        wrong += off
+    for line in wrong:
+        print(f"off: {line}", file=sys.stderr)
+    return 1 if wrong else 0

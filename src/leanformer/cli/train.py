@@ -1,0 +1,177 @@
+"""leanformer train: any model with any methods on it, with or without teachers, new or resumed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from rich.table import Table
+from torch import nn
+
+from ..backbones import create, load, with_head
+from ..core import apply as apply_methods
+from ..core import card_of, parse_method
+from ..data.sources import class_names
+from ..measure.console import console
+from ..measure.results import record, write_result
+from ..papers.recipes import Published, find, parse_recipe
+from ..train import Recipe, Result, Settings, fit, read_run
+from ..train.profile import profile as time_update
+from .common import Apply, Set, open_model
+
+Teachers = Annotated[tuple[str, ...], tyro.conf.arg(name="teacher"), tyro.conf.UseAppendAction]
+STOPPED = 143
+PARTS = {
+    "the data": "data",
+    "the data by themselves": "data_alone",
+    "the teachers by themselves": "teachers",
+    "the host, to ask for an update": "host",
+    "update on a batch that is kept": "kept_update",
+    "whole update": "update",
+}
+"""What a profile tells of an update, by the name of its time."""
+
+
+def train(
+    model: Annotated[str | None, tyro.conf.Positional] = None,
+    data: str | None = None,
+    output: Path | None = None,
+    recipe: str = "finetune",
+    methods: Apply = (),
+    teachers: Teachers = (),
+    checkpoint: Path | None = None,
+    arguments: Set = (),
+    classes: int | None = None,
+    val: str | None = None,
+    objective: str | None = None,
+    resume: Path | None = None,
+    profile: Path | None = None,
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = Settings(),  # noqa: B008
+) -> int:
+    """Train a model, distilled from teachers if there are any; a run that was stopped goes on with --resume alone.
+
+    Example: leanformer train deit_small_patch16_224 --checkpoint deit_small.pth --apply evit:keep_rate=0.7
+    --apply repa:idle_ratio=0.5 --teacher self --recipe finetune:epochs=30 --data imagenet/ --output runs/lean
+
+    Args:
+        model: A model's name or a leanformer checkpoint; a published recipe brings its own.
+        data: A folder with train and val, pack:PATH, hfds/PATH or wds/PATH.
+        output: The run folder, for logs, checkpoints and the trained model.
+        recipe: A recipe as name:setting=value,setting=value; leanformer recipes lists the names.
+        methods: A method as name:option=value,option=value, instead of the recipe's; may be given several times.
+        teachers: self (the model before the methods), a leanformer checkpoint, or name:weights-file; with role= before
+            it for further teachers, for example imitation=poolformer_s12:poolformer_s12.pth.
+        checkpoint: Weights for a model given by name.
+        arguments: An argument of the model as name=value; may be given several times.
+        classes: Give the model a head for so many classes; rows of ImageNet classes that it knows are kept.
+        val: Images for validation, where they are not found under data.
+        objective: Terms as in 'cross_entropy + soft:temperature=2', instead of the recipe's.
+        resume: A run folder; nothing else is needed then.
+        profile: Do not train, but time the parts of an update, and write them to this result file.
+        settings: How the run is carried out.
+    """
+    if resume is not None:
+        return _report(_resume(resume))
+    published = find(recipe)
+    chosen = parse_recipe(recipe)
+    if data is None or (output is None and profile is None):
+        raise ValueError("train needs --data and --output (or --profile), or --resume RUN")
+    torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
+    start = _start(model, published, checkpoint, arguments, classes, data)
+    lean = bool(card_of(start).methods)
+    specs = methods or (published.methods if published and not lean else ())
+    student = apply_methods(start, *(parse_method(spec) for spec in specs))
+    known = dict(_teacher(spec, start, classes, data) for spec in teachers)
+    if profile is not None:
+        return _profile(student, chosen, data, known, objective, settings, profile)
+    result = fit(
+        student, recipe=chosen, data=data, val=val, teacher=known or None, objective=objective, output=output,
+        settings=settings,
+    )  # fmt: skip
+    return _report(result)
+
+
+def _start(
+    model: str | None,
+    published: Published | None,
+    checkpoint: Path | None,
+    arguments: tuple[str, ...],
+    classes: int | None,
+    data: str,
+) -> nn.Module:
+    """The model before the methods, with the head asked for."""
+    if model is not None:
+        opened = open_model(model, (), checkpoint, arguments)
+    elif published is not None:
+        opened = open_model(published.model, (), checkpoint, (*published.argument_texts(), *arguments))
+    else:
+        raise ValueError("name a model, or a published recipe that brings one: leanformer recipes lists them")
+    return _fitting(opened, classes, data)
+
+
+def _fitting(model: nn.Module, classes: int | None, data: str) -> nn.Module:
+    if classes is None or model.num_classes == classes:
+        return model
+    return with_head(model, classes, class_names(data))
+
+
+def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tuple[str, nn.Module]:
+    """`role=` and then self, a leanformer checkpoint, or name:weights."""
+    role, equals, rest = spec.partition("=")
+    role, what = (role, rest) if equals and role.isidentifier() else ("teacher", spec)
+    if what == "self":
+        return role, apply_methods(start)
+    if what.endswith(".safetensors") and ":" not in what:
+        return role, load(what)
+    name, _, weights = what.partition(":")
+    if not weights:
+        raise ValueError(
+            f"the teacher '{what}' needs weights: give name:weights-file, a leanformer checkpoint, or self"
+        )
+    return role, _fitting(create(name, weights), classes, data)
+
+
+def _resume(folder: Path) -> Result:
+    run = read_run(folder)
+    if "train" not in run["data"]:
+        raise ValueError(f"{folder} was trained on tensors in memory; resume it from Python with the same call")
+    teachers = {name: load(folder / f"{name}.teacher.safetensors") for name in run["teachers"]}
+    return fit(
+        load(folder / "student.safetensors"), recipe=Recipe.from_json(run["recipe"]), data=run["data"]["train"],
+        val=run["data"].get("val"), teacher=teachers or None, objective=run["objective"], output=folder, resume=True,
+        settings=Settings(**run["settings"]),
+    )  # fmt: skip
+
+
+def _profile(
+    student: nn.Module, recipe: Recipe, data: str, teachers: dict[str, nn.Module], objective: str | None,
+    settings: Settings, output: Path,
+) -> int:  # fmt: skip
+    place = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    options = {name: getattr(settings, name) for name in ("seed", "precision", "compile", "accumulate", "workers")}
+    spent = time_update(
+        student, recipe=recipe, data=data, teacher=teachers or None, objective=objective, device=place, **options
+    )
+    card = card_of(student)
+    row = {"model": card.backbone, "methods": [repr(m) for m in card.methods], "batch": recipe.batch_size, **spent}
+    write_result(record("training step", [row], place, **options), output)
+    table = Table("part", "ms", "share", title=f"an update of {recipe.batch_size} images", title_justify="left")
+    for name, part in PARTS.items():
+        spread = f" ± {spent[f'{part}_spread']:.0%}" if f"{part}_spread" in spent else ""
+        table.add_row(name, f"{spent[f'{part}_ms']:.1f}{spread}", f"{spent[f'{part}_ms'] / spent['update_ms']:.1%}")
+    console().print(table)
+    clocks = f", {spent['clock_mhz']:.0f} MHz ({spent['kept_clock_mhz']:.0f} on a batch that is kept)"
+    told = clocks if spent["clock_mhz"] else ""
+    console().print(f"{spent['images_per_second']:,.0f} images a second{told}")
+    return 0
+
+
+def _report(result: Result) -> int:
+    if not result.finished:
+        print(f"stopped after update {result.updates}; go on with: leanformer train --resume {result.folder}")
+        return STOPPED
+    for name, found in (("trained", result.evaluation), ("moving average", result.ema_evaluation)):
+        if found is not None:
+            print(f"{name}: top-1 {found.top1:.2f}%, top-5 {found.top5:.2f}% of {found.images} images")
+    print(f"{result.updates} updates in {result.seconds:.0f} s; the model is {result.folder}/model.safetensors")
+    return 0

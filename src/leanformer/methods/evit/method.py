@@ -1,0 +1,255 @@
+"""EViT: keep the patches that the class token attends to, fuse the rest into one token.
+
+    x' = x + attention(x)                     (B, 1 + P, C)
+    a  = mean over heads of softmax(q_cls kᵀ / √d), without the class token's own column      (B, P)
+    x' → [cls | K patches of the highest a | Σ a_i x'_i over the others],  K = ceil(keep_rate · P)
+
+in a few blocks, between attention and MLP. B batch, P tokens behind the prefix (an earlier fused token counts among
+them), K kept, C channels. Neither a nor the sum is renormalised. No parameter is added.
+"""
+
+import dataclasses
+import functools
+import math
+from numbers import Real
+from typing import Any, ClassVar, Literal, Self
+
+from timm.layers import Attention
+from torch import Tensor, nn
+
+from ...core import Block, Branch, Build, Method, Rewrite, blocks_of, select
+from ...layers.attention import SCORES, attend
+from ...layers.tokens import Choose, reorganise
+from .fast import REWRITES
+
+
+def kept_count(keep_rate: float, tokens: int) -> int:
+    """How many of the tokens stay.
+
+    >>> kept_count(0.7, 196), kept_count(0.55, 100)
+    (138, 56)
+    """
+    return math.ceil(keep_rate * tokens)
+
+
+def keep_rate_at(epoch: float, target: float, start_epoch: float, shrink_epochs: float) -> float:
+    """The keep rate at a moment of training: 1 until `start_epoch`, then down to the target along a cosine.
+
+    >>> [round(keep_rate_at(e, 0.7, 10, 100), 4) for e in (0, 10, 60, 110)]
+    [1.0, 1.0, 0.85, 0.7]
+    """
+    if epoch < start_epoch:
+        return 1.0
+    if epoch >= start_epoch + shrink_epochs:
+        return target
+    progress = (epoch - start_epoch) / shrink_epochs
+    return target + (1 - target) * (1 + math.cos(math.pi * progress)) / 2
+
+
+class Reorganise(Branch):
+    """An attention branch that lets only the attentive tokens through; the rest leave as one fused token.
+
+    >>> branch = Branch(nn.LayerNorm(8), Attention(8, num_heads=2))
+    >>> Reorganise(**branch.parts(), prefix=1, keep_rate=0.5)(torch.randn(2, 11, 8)).shape
+    torch.Size([2, 7, 8])
+    """
+
+    leaves_grid = True
+
+    def __init__(
+        self,
+        *,
+        prefix: int,
+        keep_rate: float = 1.0,
+        tokens: int | None = None,
+        fuse_tokens: bool = True,
+        score: str = "class",
+        **branch: Any,
+    ):
+        super().__init__(**branch)
+        self.prefix = prefix
+        self.keep_rate = keep_rate
+        self.tokens = tokens
+        self.fuse_tokens = fuse_tokens
+        self.score = score
+        self.choose = Choose()
+
+    def keep(self, tokens: int) -> int:
+        """How many of `tokens` (without the prefix) stay."""
+        if self.tokens is None:
+            return kept_count(self.keep_rate, tokens)
+        if self.tokens > tokens:
+            raise ValueError(f"EViT is to keep {self.tokens} tokens where only {tokens} arrive; ask for fewer")
+        return self.tokens
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        droppable = x.shape[1] - self.prefix
+        keep = self.keep(droppable)
+        masked = attn_mask is not None or is_causal
+        if keep == droppable:
+            return super().forward(x, **({"attn_mask": attn_mask, "is_causal": is_causal} if masked else {}))
+        if masked:
+            raise ValueError("EViT removes tokens, so an attention mask over all of them fits no later block")
+        y, received = attend(self.fn, self.norm(x), self.score)  # type: ignore[arg-type]
+        x = self.skip(x) + self.scaled(y)  # (B, prefix + P, C)
+        score = received[:, self.prefix :]  # (B, P)
+        return reorganise(x, score, self.choose(score, keep), self.fuse_tokens)
+
+    def extra_repr(self) -> str:
+        kept = f"keep_rate={self.keep_rate:g}" if self.tokens is None else f"tokens={self.tokens}"
+        return f"{kept}, fuse_tokens={self.fuse_tokens}, score={self.score}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EViT(Method, name="evit"):
+    """Token reorganisation of EViT (ICLR 2022).
+
+    `at` are blocks, counted from 0; by default those after each quarter of the depth, as in the paper: 3, 6, 9 of 12
+    and 4, 8, 12 of 16. `keep_rate` is one rate or one for each of them. `tokens` fixes the counts instead, with None
+    where the rate should hold. Both may also be given with one entry for every block of the model.
+
+    `score="class"` ranks by the class token's attention, as in the paper. `score="mean"` ranks by the mean attention
+    that a token receives: our extension for models without a class token; it computes whole attention maps.
+
+    In training the rate is 1 until `start_epoch` and then falls to `keep_rate` over `shrink_epochs`. Applied to a
+    trained backbone this is the paper's training with an oracle; `EViT.finetune` holds the rate from the start. Scores
+    are taken before attention dropout, which the published code takes after it; in evaluation that is the same.
+
+    >>> import leanformer as lf
+    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
+    >>> lean(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 1000])
+    """
+
+    runtime: ClassVar[frozenset[str]] = frozenset({"keep_rate", "tokens", "fuse_tokens"})
+
+    keep_rate: float | tuple[float, ...] = 0.7
+    at: tuple[int, ...] | None = None
+    fuse_tokens: bool = True
+    score: Literal["class", "mean"] = "class"
+    tokens: tuple[int | None, ...] | None = None
+    start_epoch: float = 10
+    shrink_epochs: float = 100
+
+    def __post_init__(self) -> None:
+        for name in ("keep_rate", "at", "tokens"):
+            value = getattr(self, name)
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+        _check_rates(self.keep_rate)
+        _check_counts(self.tokens)
+        _check_places(self.at)
+        if self.score not in SCORES:
+            raise ValueError(f"score is '{self.score}'; give 'class' (the paper's) or 'mean' (ours)")
+        for name in ("start_epoch", "shrink_epochs"):
+            if not _is_number(getattr(self, name)) or not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; give a number of epochs, 0 or more")
+
+    @classmethod
+    def finetune(cls, **options: Any) -> Self:
+        """For fine-tuning a trained backbone: the keep rate holds from the first step.
+
+        >>> EViT.finetune(keep_rate=0.5).shrink_epochs
+        0
+        """
+        return cls(**{"start_epoch": 0, "shrink_epochs": 0, **options})
+
+    def swaps(self, model: nn.Module) -> dict[str, Build]:
+        places = self.places(model)
+        depth = len(blocks_of(model))
+        rates = _spread("keep_rate", self.keep_rate, places, depth, absent=1)
+        counts = _spread("tokens", self.tokens, places, depth, absent=None)
+        plan: dict[str, Build] = {}
+        for (path, block), rate, count in zip(select(model, "mix", places).items(), rates, counts, strict=True):
+            prefix = _prefix(model, path, block, self.score)
+            plan[path] = functools.partial(
+                _rebuild, prefix=prefix, keep_rate=rate, tokens=count, fuse_tokens=self.fuse_tokens, score=self.score
+            )
+        return plan
+
+    def places(self, model: nn.Module) -> tuple[int, ...]:
+        """The blocks that reorganise, in order.
+
+        >>> import leanformer as lf
+        >>> EViT().places(lf.create("deit_tiny_patch16_224"))
+        (3, 6, 9)
+        """
+        depth = len(blocks_of(model))
+        if self.at is not None:
+            return tuple(sorted(self.at))
+        return tuple(sorted({depth * quarter // 4 for quarter in (1, 2, 3)}))
+
+    @classmethod
+    def rewrites(cls) -> tuple[Rewrite, ...]:
+        return REWRITES
+
+    def off(self) -> Self:
+        return self.replace(keep_rate=1.0, tokens=None)
+
+    def advance(self, model: nn.Module, epoch: float) -> dict[str, float]:
+        places = self.places(model)
+        targets = _spread("keep_rate", self.keep_rate, places, len(blocks_of(model)), absent=1)
+        rates = [keep_rate_at(epoch, target, self.start_epoch, self.shrink_epochs) for target in targets]
+        for block, rate in zip(select(model, "mix", blocks=places).values(), rates, strict=True):
+            block.mix.keep_rate = rate  # type: ignore[assignment]
+        if len(set(targets)) == 1:
+            return {"keep_rate": rates[0]}
+        return {f"keep_rate.{place}": rate for place, rate in zip(places, rates, strict=True)}
+
+
+def _rebuild(old: nn.Module, **options: Any) -> Reorganise:
+    assert isinstance(old, Branch)
+    return Reorganise(**old.parts(), **options).train(old.training)
+
+
+def _prefix(model: nn.Module, path: str, block: Block, score: str) -> int:
+    """How many tokens lead the sequence and stay; refuses where tokens cannot be ranked or removed."""
+    name = type(model).__name__
+    if block.layout != "NLC" or block.grid is None:
+        raise ValueError(f"EViT cannot remove tokens from {name}: {path} works on a map or on windows of patches")
+    branch = block.mix
+    if type(branch) not in (Branch, Reorganise) or type(branch.fn) is not Attention:
+        found = type(getattr(branch, "fn", branch)).__name__
+        raise ValueError(f"EViT ranks tokens by attention, and {path} of {name} is {found}, not timm's Attention")
+    if score == "class" and getattr(model, "cls_token", None) is None:
+        raise ValueError(f"{name} has no class token to rank patches by; score='mean' ranks by attention received")
+    return block.grid.prefix
+
+
+def _spread(name: str, given: Any, places: tuple[int, ...], depth: int, absent: Any) -> tuple[Any, ...]:
+    """One value for each place, from one for all, one a place, or one a block with `absent` elsewhere."""
+    if not isinstance(given, tuple):
+        return (given,) * len(places)
+    if len(given) == len(places):
+        return given
+    if len(given) != depth:
+        raise ValueError(f"{name} has {len(given)} values; give one for each of the blocks {places}, or {depth}")
+    idle = [block for block, value in enumerate(given) if block not in places and value != absent]
+    if idle:
+        raise ValueError(f"{name} names block {idle[0]}, where EViT was not applied; it was at {places}")
+    return tuple(given[block] for block in places)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_rates(keep_rate: Any) -> None:
+    for rate in keep_rate if isinstance(keep_rate, tuple) else (keep_rate,):
+        if not _is_number(rate) or not 0 < rate <= 1:
+            raise ValueError(f"keep_rate is {rate!r}; give a number above 0 and up to 1, or one for each location")
+
+
+def _check_counts(tokens: Any) -> None:
+    if tokens is None:
+        return
+    counts = tokens if isinstance(tokens, tuple) else (tokens,)
+    if not isinstance(tokens, tuple) or any(t is not None and (type(t) is not int or t < 1) for t in counts):
+        raise ValueError(f"tokens is {tokens!r}; give one count of 1 or more for each location, e.g. (30, 20, 11)")
+
+
+def _check_places(at: Any) -> None:
+    if at is None:
+        return
+    if not isinstance(at, tuple) or any(type(i) is not int for i in at) or len(set(at)) != len(at):
+        raise ValueError(f"at is {at!r}; give different block indices, counted from 0, e.g. (3, 6, 9)")

@@ -1,0 +1,34 @@
+"""RePa's fused FFN as matrix products that do more in the same pass.
+
+    repa_ffn(x) = gelu(x W_inᵀ + b_in) W_outᵀ + x Wᵀ + b     two products, and one that adds to the second in place
+
+On a GPU the activation in the epilogue is the tanh form of GELU: up to 5e-4 from the exact one, less than bf16 rounds.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@torch.library.custom_op("leanformer::repa_ffn", mutates_args=())
+def repa_ffn(x: Tensor, w: Tensor, b: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
+    """gelu(x W_inᵀ + b_in) W_outᵀ + x Wᵀ + b: (…, C) → (…, C).
+
+    >>> c = torch.zeros(4)
+    >>> repa_ffn(torch.zeros(2, 4), torch.eye(4), c, torch.eye(4), c, torch.eye(4)).shape
+    torch.Size([2, 4])
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    y = F.linear(rows, w, b)
+    y.addmm_(torch._addmm_activation(b_in, rows, w_in.t(), use_gelu=True), w_out.t())
+    return y.view_as(x)
+
+
+@repa_ffn.register_fake
+def _(x, w, b, w_in, b_in, w_out):
+    return x.new_empty(x.shape)
+
+
+def repa_ffn_reference(x: Tensor, w: Tensor, b: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
+    """The same in plain torch."""
+    return F.linear(F.gelu(F.linear(x, w_in, b_in)), w_out) + F.linear(x, w, b)

@@ -1,0 +1,92 @@
+"""Stages without token mixer laid out for speed: one pass a block, whose norms need no pass of their own."""
+
+from typing import Any
+
+from timm.layers import Mlp
+from torch import Tensor, nn
+
+from ...core import Block, Branch, Rewrite, replaced
+from .affine import NormResidual
+from .kernels.mixer_free import block_by_products, channel_sums
+
+ONE_PASS_WIDTH = 192
+"""Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
+
+
+class MixerFreeBlock(nn.Module):
+    """The weights of one mixer-free block, its LayerScale folded: (B, N, C) and channel sums in and out."""
+
+    def __init__(self, block: Any):
+        super().__init__()
+        norm1, branch = block.mix.norm, block.ffn
+        scale = getattr(branch.scale, "gamma", None)
+        w2, b2 = branch.fn.fc2.weight.detach().flatten(1), branch.fn.fc2.bias.detach()
+        if scale is not None:
+            w2, b2 = (scale.double()[:, None] * w2.double()).to(w2), (scale.double() * b2.double()).to(b2)
+        w1, b1 = branch.fn.fc1.weight.detach().flatten(1), branch.fn.fc1.bias.detach()
+        pairs = {
+            "norm1": (norm1.weight, norm1.bias),
+            "norm2": (branch.norm.weight, branch.norm.bias),
+            "fc1": (w1, b1),
+            "fc2": (w2, b2),
+        }
+        for name, pair in pairs.items():
+            for part, tensor in zip(("weight", "bias"), pair, strict=True):
+                self.register_parameter(f"{name}_{part}", nn.Parameter(tensor.detach().clone()))
+        self.eps = norm1.eps
+        self.width = norm1.weight.numel()
+
+    def forward(self, x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        norm1, norm2 = [self.norm1_weight, self.norm1_bias], [self.norm2_weight, self.norm2_bias]
+        pairs = (norm1, norm2, [self.fc1_weight, self.fc1_bias], [self.fc2_weight, self.fc2_bias])
+        if x.is_cuda and self.width <= ONE_PASS_WIDTH:
+            from .kernels.mixer_free_triton import block_in_one_pass
+
+            return block_in_one_pass(x, sums, *pairs, self.eps)
+        return block_by_products(x, sums, *(tuple(pair) for pair in pairs), self.eps)  # type: ignore[arg-type]
+
+
+class MixerFreeStage(nn.Module):
+    """A sequence of mixer-free blocks over a map (B, C, H, W), whose norms need no pass of their own."""
+
+    def __init__(self, blocks: Any):
+        super().__init__()
+        self.blocks = nn.ModuleList(MixerFreeBlock(block) for block in blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, chans, height, width = x.shape
+        rows = x.permute(0, 2, 3, 1).reshape(batch, height * width, chans).contiguous()  # (B, N, C)
+        sums = channel_sums(rows)
+        for block in self.blocks:
+            rows, sums = block(rows, sums)
+        return rows.view(batch, height, width, chans).permute(0, 3, 1, 2)
+
+
+def mixer_free_stages(model: nn.Module) -> nn.Module | None:
+    """Stages without token mixer in one pass a block."""
+    return replaced(model, _mixer_free, MixerFreeStage)
+
+
+def _mixer_free(module: Any) -> bool:
+    return isinstance(module, nn.Sequential) and len(module) > 0 and all(_mixer_free_block(b) for b in module)
+
+
+def _mixer_free_block(block: Any) -> bool:
+    if not isinstance(block, Block) or block.layout != "NCHW" or not isinstance(block.pre, nn.Identity):
+        return False
+    mix, ffn = block.mix, block.ffn
+    if type(mix) is not NormResidual or type(ffn) is not Branch or type(ffn.fn) is not Mlp:
+        return False
+    norms = all(_whole_map_norm(n) for n in (mix.norm, ffn.norm)) and mix.norm.eps == ffn.norm.eps
+    skips = isinstance(mix.skip, nn.Identity) and isinstance(ffn.skip, nn.Identity)
+    scaled = isinstance(ffn.scale, nn.Identity) or hasattr(ffn.scale, "gamma")
+    mlp = type(ffn.fn.act) is nn.GELU and isinstance(ffn.fn.norm, nn.Identity)
+    mlp = mlp and all(type(fc) in (nn.Linear, nn.Conv2d) for fc in (ffn.fn.fc1, ffn.fn.fc2))
+    return all((norms, skips, scaled, mlp, ffn.fn.fc1.bias is not None, ffn.fn.fc2.bias is not None))
+
+
+def _whole_map_norm(norm: Any) -> bool:
+    return isinstance(norm, nn.GroupNorm) and norm.num_groups == 1 and norm.bias is not None
+
+
+REWRITES = (Rewrite("mixer-free stages in one pass", mixer_free_stages),)

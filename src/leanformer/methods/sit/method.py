@@ -1,0 +1,233 @@
+"""SiT: slim the tokens softly between stages, and let the unslimmed model teach every token of every block.
+
+    student   stage 1 ── TSM ── stage 2 ── TSM ── stage 3 ── TSM ── stage 4        floor(N · keep_ratio^k) tokens
+                 │                │ RTSM            │ RTSM            │ RTSM       in training: back to N tokens
+    teacher   its blocks          …                 …                 …            token by token, block by block
+
+N patches. The token slimming modules (TSM) lie in the seam before a block; the reverse modules (RTSM) in the objective.
+"""
+
+import copy
+import dataclasses
+import itertools
+from functools import partial
+from math import floor
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import nn
+
+from ...core import Block, Build, Grid, Method, Rewrite, blocks_of, select
+from .fast import REWRITES
+from .recalibration import FeatureRecalibration, Recalibration
+from .slimming import Axis, SpatialPrior, TokenSlimming
+from .static_slimming import PlaneSlimming, TokenMlpSlimming, convolution, halved, pooling
+
+Operator = Literal["tsm", "pool", "conv", "token-mlp"]
+Start = Literal["grid", "random"]
+SPLIT = (9, 3, 2, 2)
+"""Blocks per stage of SiT-S, which other depths follow in proportion."""
+PRESETS: dict[str, tuple[int, ...]] = {
+    "lvvit_plus_tiny": (1, 1, 1, 11),
+    "lvvit_plus_xsmall": (1, 1, 1, 13),
+    "lvvit_plus_small": (9, 3, 2, 2),
+    "lvvit_plus_medium": (10, 4, 3, 3),
+    "lvvit_plus_large": (10, 4, 3, 7),
+}
+
+
+def slimmed_counts(patches: int, keep_ratio: float, slimmings: int) -> list[int]:
+    """Patch tokens before any slimming and after each: floored from the first count, and never none.
+
+    >>> slimmed_counts(196, 0.5, 3)
+    [196, 98, 49, 24]
+    """
+    return [max(1, floor(patches * keep_ratio**k)) for k in range(slimmings + 1)]
+
+
+def split(depth: int) -> tuple[int, ...]:
+    """The blocks that begin a new stage in a model of that depth, in the proportions of SiT-S.
+
+    >>> split(16), split(12), split(4)
+    ((9, 12, 14), (7, 9, 10), (1, 2, 3))
+    """
+    begins = [round(depth * end / sum(SPLIT)) for end in itertools.accumulate(SPLIT[:-1])]
+    latest = depth
+    for k in reversed(range(len(begins))):
+        latest = begins[k] = min(begins[k], latest - 1)
+    return tuple(b for b in begins if b > 0) or (0,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SiT(Method, name="sit"):
+    """Self-slimmed learning (SiT, ECCV 2022).
+
+    Slimming happens before the blocks `at` (counted from 0), or between `stages` given by their numbers of blocks; by
+    default three times, as in SiT-S. The static operators are the paper's Table 7, the other recalibrations its
+    Table 8, whose baseline is `lambda_token=0`; the λ are its Tables 9 and 10.
+
+    >>> import leanformer as lf
+    >>> model = lf.apply(lf.create("deit_small_patch16_224"), lf.SiT(stages=(3, 3, 3, 3)))
+    >>> model(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 1000])
+    """
+
+    keep_ratio: float = 0.5
+    """Tokens after a slimming, of those before it; 1 leaves the model as it is."""
+    at: tuple[int, ...] | None = None
+    stages: tuple[int, ...] | None = None
+    start: Start = "grid"
+    """'grid' begins as soft pooling of the plane, through a learnable spatial prior, and the reverse modules as soft
+    un-pooling: for trained backbones. 'random' is the paper's; it also accepts any tokens that other methods leave."""
+    axis: Axis = "inputs"
+    """What the softmax runs over: 'inputs' as in the released code, 'outputs' as in the paper's Eq. 2."""
+    operator: Operator = "tsm"
+    recalibration: Recalibration = "rtsm"
+    lambda_token: float = 2.0
+    lambda_logits: float = 2.0
+    lambda_hard: float = 0.0
+    """The paper's is 1, with a CNN as a second teacher called 'cnn' and a distillation token in the student."""
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field, kinds in (("start", Start), ("axis", Axis), ("operator", Operator)):
+            _check_choice(field, getattr(self, field), kinds)
+        _check_choice("recalibration", self.recalibration, Recalibration)
+        if not 0 < self.keep_ratio <= 1:
+            raise ValueError(f"keep_ratio is {self.keep_ratio}; give a number above 0 and up to 1")
+        if self.operator in ("pool", "conv") and self.keep_ratio not in (0.25, 1):
+            raise ValueError(
+                f"keep_ratio is {self.keep_ratio}, but '{self.operator}' halves both sides of the plane: "
+                "give keep_ratio=0.25"
+            )
+        for field in ("lambda_token", "lambda_logits", "lambda_hard"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field} is {getattr(self, field)}; it must not be negative")
+        if self.tau <= 0:
+            raise ValueError(f"tau is {self.tau}; it must be above 0")
+        if self.at is not None and self.stages is not None:
+            raise ValueError("at and stages both say where to slim; give one of them")
+        if self.at is not None and list(self.at) != sorted(set(self.at)):
+            raise ValueError(f"at is {self.at}; give different blocks in rising order, e.g. (3, 6, 9)")
+        if self.stages is not None and (not self.stages or min(self.stages) < 1):
+            raise ValueError(f"stages is {self.stages}; give the number of blocks of each stage, e.g. (3, 3, 3, 3)")
+
+    @classmethod
+    def preset(cls, teacher: str, **options: Any) -> Self:
+        """The stages of the published model whose teacher is called that.
+
+        >>> SiT.preset("lvvit_plus_tiny").stages
+        (1, 1, 1, 11)
+        """
+        if teacher not in PRESETS:
+            raise ValueError(f"no published SiT has the teacher '{teacher}'; known: {', '.join(PRESETS)}")
+        return cls(**{"stages": PRESETS[teacher], **options})
+
+    def places(self, model: nn.Module) -> tuple[int, ...]:
+        """The blocks that a slimming comes before.
+
+        >>> import leanformer as lf
+        >>> SiT().places(lf.create("deit_tiny_patch16_224"))
+        (7, 9, 10)
+        """
+        depth = len(blocks_of(model))
+        if self.stages is None:
+            return split(depth) if self.at is None else self.at
+        if sum(self.stages) != depth:
+            raise ValueError(f"stages {self.stages} have {sum(self.stages)} blocks, this model has {depth}")
+        return tuple(itertools.accumulate(self.stages[:-1]))
+
+    def swaps(self, model: nn.Module) -> dict[str, Build]:
+        places = self.places(model)
+        chosen = select(model, "pre", places)
+        _refuse_fixed_tokens(model, after=min(places, default=0))
+        if self.keep_ratio == 1:
+            return {}
+        counts = self.counts(model)
+        return {
+            path: partial(self._build, block=block, inputs=inputs, tokens=tokens, index=k)
+            for k, ((path, block), (inputs, tokens)) in enumerate(zip(chosen.items(), itertools.pairwise(counts)))
+        }
+
+    def counts(self, model: nn.Module) -> list[int]:
+        """Patch tokens before any slimming and after each, for images of the model's own size."""
+        grid, times = _grid(model), len(self.places(model))
+        if self.operator in ("pool", "conv") and self.keep_ratio != 1:
+            planes = [halved(grid.size, k) for k in range(times + 1)]
+            return [height * width for height, width in planes]
+        return slimmed_counts(grid.size[0] * grid.size[1], self.keep_ratio, times)
+
+    @classmethod
+    def rewrites(cls) -> tuple[Rewrite, ...]:
+        return REWRITES
+
+    def off(self) -> Self:
+        return self.replace(keep_ratio=1.0)
+
+    def objective(self, student: nn.Module, teacher: nn.Module | None) -> FeatureRecalibration | None:
+        """Feature recalibration distillation from the teacher; without one, the labels are all there is to learn."""
+        if teacher is None:
+            return None
+        places, counts, depth = self.places(student), self.counts(student), len(blocks_of(student))
+        seen = [min(i + 1, depth - 1) for i in range(depth)]  # a block's tokens are those that the next one sees
+        return FeatureRecalibration(
+            student,
+            teacher,
+            tokens=[counts[sum(place <= block for place in places)] for block in seen],
+            recalibration=self.recalibration,
+            lambda_token=self.lambda_token,
+            lambda_logits=self.lambda_logits,
+            lambda_hard=self.lambda_hard,
+            tau=self.tau,
+            start=self.start,
+        )
+
+    def _build(self, old: nn.Module, block: Block, inputs: int, tokens: int, index: int) -> nn.Module:
+        grid = block.grid
+        assert grid is not None
+        spatial = self.start == "grid"
+        if self.operator == "pool":
+            return PlaneSlimming(pooling(), grid, before=index)
+        if self.operator == "conv":
+            return PlaneSlimming(convolution(block.dim, self.start), grid, before=index)
+        if self.operator == "token-mlp":
+            return TokenMlpSlimming(inputs, tokens, grid.prefix, grid.size if spatial else None, first=index == 0)
+        prior = SpatialPrior(inputs, tokens, grid.size, None if index else grid) if spatial else None
+        return TokenSlimming(block.dim, tokens, grid.prefix, self.axis, prior)
+
+
+def _check_choice(field: str, value: str, kinds: Any) -> None:
+    if value not in get_args(kinds):
+        raise ValueError(f"{field} is {value!r}; choose one of {', '.join(get_args(kinds))}")
+
+
+def _grid(model: nn.Module) -> Grid:
+    """The grid of a model whose blocks are all one sequence of patches; others are refused."""
+    blocks = blocks_of(model)
+    for path, block in blocks.items():
+        if block.layout != "NLC" or block.grid is None or block.stage or 0 in block.grid.size:
+            raise ValueError(
+                f"SiT slims sequences of tokens, and {path} of {type(model).__name__} works on maps or windows; "
+                "it serves ViT, DeiT, LV-ViT and the like"
+            )
+    grid = next(iter(blocks.values())).grid
+    assert grid is not None
+    return grid
+
+
+def _refuse_fixed_tokens(model: nn.Module, after: int) -> None:
+    """Refuse token mixers behind a slimming that take one number of tokens only, by trying another without data."""
+    grid = _grid(model)
+    for path, block in list(blocks_of(model).items())[after:]:
+        parameter = next(block.mix.parameters(), None)
+        if parameter is None:
+            continue
+        tensors = [*block.mix.parameters(), *block.mix.buffers()]
+        twin = copy.deepcopy(block.mix, {id(t): torch.empty_like(t, device="meta") for t in tensors}).eval()
+        x = torch.empty(1, grid.tokens + 1, block.dim, device="meta", dtype=parameter.dtype)
+        try:
+            twin(x)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"SiT changes the number of tokens, but {path}.mix of {type(model).__name__} takes one number only"
+            ) from error

@@ -1,0 +1,103 @@
+"""Static token slimming: the same aggregation for every image, to compare the dynamic one with.
+
+    pool   3 x 3 average pooling, stride 2 x 2          conv   3 x 3 convolution, stride 2 x 2
+    mlp    X̂ = W₂ gelu(W₁ X) along the token axis, W₁: (4N, N), W₂: (N̂, 4N)
+
+B batch, N tokens in, N̂ out, C channels, H x W the plane before any slimming. Prefix tokens pass by.
+"""
+
+import torch
+import torch.nn.functional as F
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+
+from ...core import Grid
+from .slimming import Size, arrangement, pooling_prior, start_as
+
+
+def halved(size: Size, times: int) -> Size:
+    """An H x W plane after `times` halvings of its sides, each rounded up.
+
+    >>> halved((14, 14), 3)
+    (2, 2)
+    """
+    for _ in range(times):
+        size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
+    return size
+
+
+class PlaneSlimming(nn.Module):
+    """Slimming by a map from plane to plane that halves both sides; `before` such slimmings ran earlier.
+
+    >>> PlaneSlimming(nn.AvgPool2d(3, 2, 1), Grid(1, (4, 4)), before=0)(torch.zeros(2, 17, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, fn: nn.Module, grid: Grid, before: int):
+        super().__init__()
+        self.needs_grid, self.leaves_grid = _named(grid.size, before), _named(grid.size, before + 1)
+        self.fn = fn
+        self.grid = grid
+        self.before = before
+
+    def forward(self, x: Tensor) -> Tensor:
+        prefix, size = self.grid.prefix, halved(self.grid.size, self.before)
+        if x.shape[1] - prefix != size[0] * size[1]:
+            raise ValueError(f"this slimming expects a plane of {size} patches and found {x.shape[1] - prefix} tokens")
+        plane = x[:, prefix:].transpose(1, 2).unflatten(2, size)  # (B, C, H, W)
+        tokens = self.fn(plane).flatten(2).transpose(1, 2)  # (B, N̂, C)
+        return torch.cat([x[:, :prefix], tokens], dim=1)
+
+
+def _named(size: Size, times: int) -> bool | str:
+    height, width = halved(size, times)
+    return arrangement(height * width) if times else True
+
+
+def pooling() -> nn.Module:
+    """3 x 3 average pooling of stride 2; windows at the border average what they have."""
+    return nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)
+
+
+def convolution(dim: int, start: str) -> nn.Module:
+    """A 3 x 3 convolution of stride 2; with start "grid" it begins as average pooling.
+
+    >>> convolution(8, "grid")(torch.ones(1, 8, 5, 5))[0, 0, 1, 1] > 0.99
+    tensor(True)
+    """
+    conv = nn.Conv2d(dim, dim, 3, stride=2, padding=1)
+    if start == "grid":
+        nn.init.dirac_(conv.weight)
+        with torch.no_grad():
+            conv.weight.copy_(conv.weight.sum((2, 3), keepdim=True) / 9)
+        nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+    return conv
+
+
+class TokenMlpSlimming(nn.Module):
+    """Two linears along the token axis with a GELU between.
+
+    With a `size`, it begins as soft pooling of that plane, exactly.
+
+    >>> TokenMlpSlimming(16, 4, prefix=1)(torch.zeros(2, 17, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, inputs: int, tokens: int, prefix: int, size: Size | None = None, first: bool = True):
+        super().__init__()
+        self.prefix = prefix
+        self.needs_grid, self.leaves_grid = first or arrangement(inputs), arrangement(tokens)
+        self.fc1 = nn.Linear(inputs, 4 * inputs)
+        self.fc2 = nn.Linear(4 * inputs, tokens)
+        for linear in (self.fc1, self.fc2):
+            trunc_normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+        if size is not None:
+            start_as(pooling_prior(inputs, tokens, size).softmax(1), self.fc1, self.fc2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs, found = self.fc1.in_features, x.shape[1] - self.prefix
+        if found != inputs:
+            raise ValueError(f"this slimming has weights for {inputs} patch tokens and found {found}")
+        hidden = F.gelu(self.fc1(x[:, self.prefix :].transpose(1, 2)))  # (B, C, 4N)
+        return torch.cat([x[:, : self.prefix], self.fc2(hidden).transpose(1, 2)], dim=1)  # (B, prefix+N̂, C)

@@ -1,0 +1,121 @@
+"""Official checkpoints in, official checkpoints out.
+
+A converter knows one official class: how to build our model from its config, and how its keys become ours and back.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..backbones.build import load_weights
+from ..core import card_of, set_card
+
+State = dict[str, Tensor]
+
+
+class KeyMap:
+    """Renames keys both ways by pairs of patterns, `{i}` standing for a number and `{*}` for any rest.
+
+    The first pair that matches counts; a key that matches none stays as it is.
+
+    >>> keys = KeyMap([("blocks.{i}.norm1.{*}", "blocks.{i}.mix.norm.{*}")])
+    >>> keys.ours("blocks.3.norm1.bias"), keys.theirs("blocks.3.mix.norm.bias")
+    ('blocks.3.mix.norm.bias', 'blocks.3.norm1.bias')
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]):
+        self._ours = [(_regex(theirs), _template(ours)) for theirs, ours in pairs]
+        self._theirs = [(_regex(ours), _template(theirs)) for theirs, ours in pairs]
+
+    def ours(self, key: str) -> str:
+        return _rename(key, self._ours)
+
+    def theirs(self, key: str) -> str:
+        return _rename(key, self._theirs)
+
+
+@dataclass(frozen=True)
+class Converter:
+    """One official class. `build` sees the config and the state dict, whose keys tell trained from fused form."""
+
+    system: str
+    official: str
+    """A part of the official class's name that no other has, e.g. 'evit.EViT'."""
+    build: Callable[[dict[str, Any], State], nn.Module]
+    ours: Callable[[State, nn.Module], State]
+    theirs: Callable[[State, nn.Module], State]
+    method: str = ""
+    """The method that makes a backbone into this class: models with it on them go out in this class's form."""
+
+
+CONVERTERS: list[Converter] = []
+RELEASED: dict[str, tuple[str, dict[str, Any]]] = {}
+"""Name of a released model → its official class and config."""
+
+
+def from_official(official: str, config: dict[str, Any] | None = None, state_dict: State | None = None) -> nn.Module:
+    """Our model with an official checkpoint's weights, in evaluation mode.
+
+    `official` and `config` are the official class and its constructor's arguments, or `official` is the name of a
+    released model. A state dict in fused (deploy, reparameterised) form gives a fused model.
+
+    >>> import leanformer as lf
+    >>> lf.from_official("poolformer_s12", state_dict=torch.load("poolformer_s12.pth.tar"))  # doctest: +SKIP
+    """
+    if state_dict is None:
+        raise ValueError("from_official needs the state_dict of the official checkpoint")
+    if official in RELEASED:
+        released, defaults = RELEASED[official]
+        official, config = released, {**defaults, **(config or {})}
+    converter = _converter(official)
+    model = converter.build(dict(config or {}), state_dict)
+    load_weights(model, converter.ours(dict(state_dict), model), source=f"the state dict of {official}")
+    origin = {"official": official, "config": dict(config or {})}
+    return set_card(model, card_of(model).replace(official=origin)).eval()
+
+
+def to_official(model: nn.Module) -> State:
+    """The weights of a model that has an official form, under the official keys.
+
+    >>> import leanformer as lf
+    >>> state = lf.to_official(lf.create("poolformer_s12"))  # doctest: +SKIP
+    """
+    card = card_of(model)
+    made_by = [c.official for c in CONVERTERS if c.method in [method.name for method in card.methods]]
+    if len(made_by) == 1:
+        official = made_by[0]
+    elif card.official is not None:
+        official = card.official["official"]
+    elif card.backbone in RELEASED:
+        official = RELEASED[card.backbone][0]
+    else:
+        raise ValueError(f"{card.backbone} has no official form; those that have: {', '.join(sorted(RELEASED))}")
+    return _converter(official).theirs(dict(model.state_dict()), model)
+
+
+def _converter(official: str) -> Converter:
+    found = [c for c in CONVERTERS if c.official in official]
+    if len(found) != 1:
+        known = ", ".join([c.official for c in CONVERTERS] + sorted(RELEASED))
+        raise ValueError(f"unknown official model '{official}'; known: {known or 'none yet'}")
+    return found[0]
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    text = re.escape(pattern).replace(r"\{\*\}", "(?P<rest>.*)")
+    return re.compile(re.sub(r"\\\{(\w)\\\}", r"(?P<\1>\\d+)", text))
+
+
+def _template(pattern: str) -> str:
+    return re.sub(r"\{(\w)\}", r"\\g<\1>", pattern.replace("{*}", r"\g<rest>"))
+
+
+def _rename(key: str, table: list[tuple[re.Pattern[str], str]]) -> str:
+    for pattern, template in table:
+        match = pattern.fullmatch(key)
+        if match:
+            return match.expand(template)
+    return key

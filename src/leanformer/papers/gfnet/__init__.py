@@ -1,0 +1,1 @@
+"""GFNet, NeurIPS 2021."""

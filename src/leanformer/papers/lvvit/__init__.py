@@ -1,0 +1,1 @@
+"""LV-ViT, NeurIPS 2021."""

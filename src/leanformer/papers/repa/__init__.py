@@ -1,0 +1,1 @@
+"""RePaFormer, published as RePaViT."""

@@ -1,0 +1,82 @@
+"""The backbones of the published RePaFormers, where they are not those that they are named after.
+
+RePa-ViT has a LayerNorm behind its position embedding, a patch embedding without bias, and block norms of another
+eps. RePa-MLP-Mixer normalises over the tokens, not over the channels, before it mixes them:
+
+    x + W₂ gelu(W₁ norm(xᵀ))ᵀ          norm over N
+
+`lf.RePa` itself is put on by `lf.apply`, as on any backbone. B batch, N tokens, C channels.
+"""
+
+from typing import Any
+
+from timm.layers import DropPath, Mlp
+from timm.models.mlp_mixer import MlpMixer
+from torch import nn
+
+from ...backbones.generic import vit, with_config
+from ...backbones.registry import register
+from ...core import Block, Branch, Grid
+from ...layers.layout import AcrossTokens
+
+VITS = {
+    "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
+    "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
+    "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
+    "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
+    "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
+}
+MIXERS = {
+    f"{letter}{patch}": {"patch_size": patch, "embed_dim": dim, "num_blocks": blocks}
+    for letter, dim, blocks in (("s", 512, 8), ("b", 768, 12), ("l", 1024, 24))
+    for patch in (16, 32)
+}
+
+
+class TokenNormMixer(MlpMixer):
+    """MLP-Mixer whose token mixers normalise each channel over the tokens.
+
+    >>> TokenNormMixer(img_size=32, patch_size=8, num_blocks=1, embed_dim=16)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 1000])
+    """
+
+    def __init__(self, num_blocks: int = 8, drop_path_rate: float = 0.0, **arguments: Any):
+        super().__init__(num_blocks=0, **arguments)
+        tokens, dim = self.stem.num_patches, self.embed_dim
+        grid = Grid(0, tuple(self.stem.grid_size))  # type: ignore[arg-type]
+        blocks = [_mixer_block(dim, tokens, drop_path_rate, grid) for _ in range(num_blocks)]
+        self.blocks = nn.Sequential(*blocks)
+
+
+def _mixer_block(dim: int, tokens: int, drop_path: float, grid: Grid) -> Block:
+    drops = [DropPath(drop_path) if drop_path else nn.Identity() for _ in range(2)]
+    mix = Branch(AcrossTokens(nn.LayerNorm(tokens)), AcrossTokens(Mlp(tokens, dim // 2)), drop=drops[0])
+    return Block(mix=mix, ffn=Branch(nn.LayerNorm(dim), Mlp(dim, 4 * dim), drop=drops[1]), dim=dim, grid=grid)
+
+
+@register
+def repavit(**arguments: Any) -> nn.Module:
+    """The ViT under the published RePa-ViTs, in any dimensions."""
+    return vit(**{"pre_norm": True, "block_norm_eps": 1e-5, "fc_norm": False, **arguments})
+
+
+@register
+def repamixer(**arguments: Any) -> nn.Module:
+    """The MLP-Mixer under the published RePa-MLP-Mixers, in any dimensions."""
+    sizes = {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
+    return with_config(TokenNormMixer(**arguments), **sizes)
+
+
+def _register(name: str, build: Any, settings: dict[str, Any]) -> None:
+    def entry(**arguments: Any) -> nn.Module:
+        return build(**{**settings, **arguments})
+
+    entry.__name__ = entry.__qualname__ = name
+    entry.__doc__ = f"{build.__name__} in the published dimensions of {name}."
+    register(entry)
+
+
+for _size, _settings in VITS.items():
+    _register(f"repavit_{_size}", repavit, _settings)
+for _size, _settings in MIXERS.items():
+    _register(f"repamixer_{_size}", repamixer, _settings)

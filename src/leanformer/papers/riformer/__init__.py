@@ -1,0 +1,1 @@
+"""RIFormer, CVPR 2023."""

@@ -1,0 +1,99 @@
+"""Rewrites: each takes a model to an equivalent one, or says that it has nothing to do by returning None."""
+
+import copy
+from typing import Any
+
+import torch
+from timm.layers import Mlp
+from torch import nn
+
+from ..core import METHODS, Branch, Rewrite, replaced
+from ..layers.mixers import Pooling
+from ..layers.patches import disjoint
+from .kernels.thin_conv import MOST_OUTPUTS
+from .modules import GeluMlp, PatchProduct, PooledBranch, ThinConv
+
+
+def channels_last(model: nn.Module) -> nn.Module | None:
+    """Maps with channels last in memory, for models that convolve."""
+    if not any(isinstance(m, nn.Conv2d) and m.kernel_size[0] > 1 for m in model.modules()):
+        return None
+    return copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def patches_by_product(model: nn.Module) -> nn.Module | None:
+    """Patch embeddings as one matrix product: libraries run them as general convolutions, many times slower."""
+    return replaced(model, disjoint, PatchProduct)
+
+
+def thin_convolutions(model: nn.Module) -> nn.Module | None:
+    """Convolutions of the colours as one product that gathers its patches, and GELU with it where that comes next."""
+    new = replaced(model, _gelu_stem, _with_thin_conv)
+    return replaced(new or model, _thin, ThinConv) or new
+
+
+def activation_in_product(model: nn.Module) -> nn.Module | None:
+    """GELU computed in the epilogue of the product before it: the hidden activation is written once, read once."""
+    return replaced(model, _gelu_mlp, lambda mlp: GeluMlp(mlp.fc1, mlp.fc2))
+
+
+def pooling_in_one_pass(model: nn.Module) -> nn.Module | None:
+    """Pooling as token mixer: one pass for the statistics, one for the norm, the windows and the residual sum."""
+    return replaced(model, _pooled, PooledBranch)
+
+
+GENERAL = (
+    Rewrite("patches by product", patches_by_product),
+    Rewrite("first convolution by product", thin_convolutions),
+    Rewrite("channels last", channels_last),
+    Rewrite("activation in product", activation_in_product),
+    Rewrite("pooling with its norm in one pass", pooling_in_one_pass),
+)
+
+
+def rewrites() -> dict[str, Rewrite]:
+    """Name → rewrite, in the order in which they are tried: those that no method owns, then every method's.
+
+    >>> list(rewrites())[0]
+    'patches by product'
+    """
+    owned = (rewrite for method in METHODS.values() for rewrite in method.rewrites())
+    return {rewrite.name: rewrite for rewrite in (*GENERAL, *owned)}
+
+
+WHEN_MEASURED: frozenset[str] = frozenset()
+"""Steps taken only where a measurement in the same search shows a gain; all others are known to be good."""
+
+
+def _thin(module: Any) -> bool:
+    if type(module) is not nn.Conv2d or module.groups != 1 or disjoint(module):
+        return False
+    if module.in_channels > 4 or module.out_channels > MOST_OUTPUTS:
+        return False
+    square = all(len(set(each)) == 1 for each in (module.kernel_size, module.stride, module.padding))
+    plain = module.dilation == (1, 1) and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return square and plain and module.kernel_size[0] > 1
+
+
+def _gelu_stem(module: Any) -> bool:
+    conv, norm, act = (getattr(module, name, None) for name in ("conv1", "bn1", "act1"))
+    return _thin(conv) and isinstance(norm, nn.Identity) and type(act) is nn.GELU
+
+
+def _with_thin_conv(stem: Any) -> Any:
+    stem.conv1, stem.act1 = ThinConv(stem.conv1, gelu=True), nn.Identity()
+    return stem
+
+
+def _gelu_mlp(module: Any) -> bool:
+    if type(module) is not Mlp or type(module.act) is not nn.GELU or not isinstance(module.norm, nn.Identity):
+        return False
+    return all(type(fc) is nn.Linear and fc.bias is not None for fc in (module.fc1, module.fc2))
+
+
+def _pooled(branch: Any) -> bool:
+    if type(branch) is not Branch or type(branch.fn) is not Pooling or branch.fn.layout != "NCHW":
+        return False
+    windows = branch.fn.pool.kernel_size == 3 and isinstance(branch.skip, nn.Identity)
+    scaled = isinstance(branch.scale, nn.Identity) or hasattr(branch.scale, "gamma")
+    return windows and scaled and isinstance(branch.norm, nn.GroupNorm) and branch.norm.num_groups == 1

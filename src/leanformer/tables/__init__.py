@@ -1,1 +1,0 @@
-"""The papers' tables beside ours, one module a system, each with its ROWS."""
