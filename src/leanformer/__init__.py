@@ -2,8 +2,19 @@
 
 from . import export, measure, train, visualise
 from .backbones import adopt, create, load, resize, with_head
-from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
-from .layers.tokens import kept_patches
+from .core import (
+    METHODS,
+    apply,
+    blocks_of,
+    calibrate,
+    card_of,
+    fuse,
+    kept_patches,
+    parse_method,
+    recalibrate,
+    save,
+    with_options,
+)
 from .measure import describe
 from .methods import *  # noqa: F403
 from .methods import __all__ as _methods

@@ -11,10 +11,9 @@ from timm.data import create_transform
 from torch import Tensor
 
 import leanformer as lf
-from leanformer.core import Step, View, taps
+from leanformer.core import Step, View, decision_paths, kept_patches, taps
 from leanformer.data.label_maps import Place, crop_labels
 from leanformer.layers.mix_token import Dense
-from leanformer.layers.tokens import choices, kept_patches
 from leanformer.train import Annotator, LabelMaps, TokenLabelled, TokenLabels, with_places, write_label_maps
 from leanformer.train.token_labels import mix_labels, mix_targets, soft_targets, token_loss
 
@@ -136,7 +135,7 @@ def test_only_the_patches_that_remain_have_labels():
     images = torch.randn(2, 3, 64, 64)
     with taps(model, objective.student_taps()) as seen:
         output = model(images)
-    assert set(seen) == set(choices(model))
+    assert set(seen) == set(decision_paths(model))
     step = Step(images, torch.tensor([0, 1]), View(output, dict(seen)), {"annotator": View(annotated)})
     kept = kept_patches(model.eval(), images)[-1]
     assert output.dense.shape[1] == kept.shape[1] < 16

@@ -117,7 +117,7 @@ class LVViT(nn.Module):
         """Images to all tokens with their positions (B, prefix + N, C), and the mask of the patches mixed if any."""
         x = self.patch_embed(x)  # (B, H, W, C)
         height, width = x.shape[1], x.shape[2]
-        self.grid.size = (height, width)
+        self.grid.see((height, width))
         mixed = None
         if self.mix_token and self.training:
             mixed = draw_mix(height, width, x.device)

@@ -16,7 +16,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from ..core import Block, Branch, blocks_of, card_of, input_of
+from ..core import Block, Branch, Reducer, blocks_of, card_of, input_of
 from .console import as_text, console
 from .results import record, write_result
 from .timing import Call, Timing, interleave, prepare
@@ -155,7 +155,7 @@ def _of_block(path: str, block: Block) -> Iterator[tuple[str, str]]:
         where = f"{path}.{slot}"
         if isinstance(module, nn.Identity):
             continue
-        if getattr(module, "leaves_grid", False) and isinstance(module, Branch):
+        if isinstance(module, Reducer) and isinstance(module, Branch):
             yield "token reduction", where  # what it takes beyond the plain branch: see _profile
         if isinstance(module, Branch):
             yield from (("norms", f"{where}.norm"), (BY_SLOT[slot], f"{where}.fn"))
@@ -200,7 +200,7 @@ def _plain_branches(model: nn.Module) -> dict[str, Branch]:
         f"{path}.{slot}": Branch(**getattr(block, slot).parts()).eval()
         for path, block in blocks_of(model).items()
         for slot in block.slots
-        if getattr(getattr(block, slot), "leaves_grid", False) and isinstance(getattr(block, slot), Branch)
+        if isinstance(getattr(block, slot), Reducer) and isinstance(getattr(block, slot), Branch)
     }
 
 

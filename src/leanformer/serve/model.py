@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import blocks_of, input_of, taps
-from ..layers.tokens import choices, surviving
+from ..core import Decision, blocks_of, decision_paths, input_of, reducers, single_patches, taps, trace
 from .onnx_file import OnnxFile
 
 
@@ -86,7 +85,7 @@ def of_model(model: nn.Module, name: str, classes: Sequence[str]) -> Served:
     def forward(images: Tensor) -> tuple[Tensor, Tensor | None]:
         with taps(model, paths) as chosen:
             logits = model(images.to(like.device, like.dtype))
-        return logits, surviving(model, chosen)[-1].expand(len(images), -1) if paths else None
+        return logits, single_patches(trace(model, chosen)[-1]).expand(len(images), -1) if paths else None
 
     return Served(
         name=name,
@@ -99,12 +98,9 @@ def of_model(model: nn.Module, name: str, classes: Sequence[str]) -> Served:
 
 
 def _traceable(model: nn.Module) -> list[str]:
-    """Where a model chooses patches; nowhere if another method mixes them, so that none can be traced."""
-    paths = list(choices(model))
-    try:
-        return paths if paths and surviving(model, {}) else []
-    except ValueError:
-        return []
+    """Where a model chooses patches; nowhere if a method mixes them softly, so that no patch is left as it was."""
+    chosen = all(isinstance(reducer.decision, Decision) for reducer in reducers(model).values())
+    return decision_paths(model) if chosen else []
 
 
 def of_file(file: OnnxFile, run: Callable[[Tensor], Tensor], name: str, classes: Sequence[str]) -> Served:

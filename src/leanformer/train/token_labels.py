@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Objective, Step, blocks_of, input_of
+from ..core import Objective, Step, blocks_of, decision_paths, input_of, single_patches, trace
+from ..core.reduce import refuse_untraceable
 from ..data.label_maps import LabelMaps, Place
-from ..layers.tokens import choices, surviving
 from .objectives import objective
 
 
@@ -144,12 +144,12 @@ class TokenLabels(Objective):
         """Make the student answer with the logits of every patch in training."""
         if getattr(student, "aux", None) != "max":
             raise ValueError(f"{type(student).__name__} has no token-label head; take an LV-ViT with aux='max'")
-        surviving(student, {})  # refuses methods that mix patches into tokens which no label fits
+        refuse_untraceable(student)
         student.return_dense, student.mix_token = True, self.mix_token  # type: ignore[assignment]
         self._student = (student,)
 
     def student_taps(self) -> frozenset[str]:
-        return frozenset(choices(self._student[0])) if self._student else frozenset()
+        return frozenset(decision_paths(self._student[0])) if self._student else frozenset()
 
     def teacher_taps(self) -> dict[str, frozenset[str]]:
         return {self.annotator: frozenset()} if self.labels is None else {}
@@ -199,11 +199,11 @@ class TokenLabels(Objective):
 
     def _kept(self, step: Step) -> Tensor | None:
         """Which patch each token is, where a method has dropped some."""
-        history = surviving(self._student[0], {path: step.student.taps[path] for path in self._chosen(step)})
-        return history[-1].expand(len(step.images), -1) if history else None
-
-    def _chosen(self, step: Step) -> list[str]:
-        return [path for path in choices(self._student[0]) if path in step.student.taps]
+        paths = [path for path in decision_paths(self._student[0]) if path in step.student.taps]
+        if not paths:
+            return None
+        rows = trace(self._student[0], {path: step.student.taps[path] for path in paths})[-1]  # (B, M, N)
+        return single_patches(rows)
 
 
 def _plane(model: Any, tokens: int) -> tuple[int, int]:

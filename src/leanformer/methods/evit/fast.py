@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ...core import Block, Branch, Rewrite, replaced
 from ...layers.attention import attend, join_heads, project
-from ...layers.tokens import Choose
 from .kernels.choose import MOST_SCORES, choose_by_counting
 from .kernels.class_attention import HEAD_DIMS, attention_with_class_row, row_pays
 from .kernels.reorganise import MOST_CHANNELS, one_pass_pays, reorganise_in_one_pass
+from .reorganise import Choose
 
 
 class ClassRowAttention(nn.Module):
@@ -58,7 +58,7 @@ class OnePassReduction(nn.Module):
         score = received[:, slot.prefix :]  # (B, P)
         norm: Any = ffn.norm if self.normed else None
         u, z = reorganise_in_one_pass(
-            slot.skip(x), slot.scaled(y), score, slot.choose(score, keep), slot.fuse_tokens,
+            slot.skip(x), slot.scaled(y), score, slot.decision(score, keep), slot.fuse_tokens,
             *((norm.weight, norm.bias, norm.eps) if self.normed else (None, None, 0.0)),
         )  # fmt: skip
         if not self.normed:
@@ -73,7 +73,7 @@ def reduces(module: Any) -> bool:
     >>> reduces(Branch(nn.LayerNorm(8), nn.Linear(8, 8)))
     False
     """
-    chooses = isinstance(module, Branch) and isinstance(getattr(module, "choose", None), Choose)
+    chooses = isinstance(module, Branch) and isinstance(getattr(module, "decision", None), Choose)
     return chooses and type(module.fn) in (Attention, ClassRowAttention)
 
 

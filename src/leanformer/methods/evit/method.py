@@ -14,13 +14,14 @@ import math
 from numbers import Real
 from typing import Any, ClassVar, Literal, Self
 
+import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
 from ...core import Block, Branch, Build, Method, Rewrite, blocks_of, select
 from ...layers.attention import SCORES, attend
-from ...layers.tokens import Choose, reorganise
 from .fast import REWRITES
+from .reorganise import Choose, reorganise
 
 
 def kept_count(keep_rate: float, tokens: int) -> int:
@@ -54,7 +55,7 @@ class Reorganise(Branch):
     torch.Size([2, 7, 8])
     """
 
-    leaves_grid = True
+    leaves_grid: bool | str = True
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Reorganise(Branch):
         self.tokens = tokens
         self.fuse_tokens = fuse_tokens
         self.score = score
-        self.choose = Choose()
+        self.decision = Choose()
 
     def keep(self, tokens: int) -> int:
         """How many of `tokens` (without the prefix) stay."""
@@ -93,7 +94,12 @@ class Reorganise(Branch):
         y, received = attend(self.fn, self.norm(x), self.score)  # type: ignore[arg-type]
         x = self.skip(x) + self.scaled(y)  # (B, prefix + P, C)
         score = received[:, self.prefix :]  # (B, P)
-        return reorganise(x, score, self.choose(score, keep), self.fuse_tokens)
+        return reorganise(x, score, self.decision(score, keep), self.fuse_tokens)
+
+    def provenance(self, decided: Tensor, tokens: int) -> Tensor:
+        """The kept tokens' own rows, and a zero row for the fused token, which lies nowhere: (B, K [+ 1], P)."""
+        kept = F.one_hot(decided, tokens)  # (B, K, P)
+        return F.pad(kept, (0, 0, 0, int(self.fuse_tokens)))
 
     def extra_repr(self) -> str:
         kept = f"keep_rate={self.keep_rate:g}" if self.tokens is None else f"tokens={self.tokens}"
