@@ -15,6 +15,7 @@ from .card import (
     versions,
     write_atomically,
 )
+from .choices import Choices
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, select
 from .objective import Objective, Step, Sum, View, taps
 from .plan import apply, fold, fuse, share, with_options
@@ -39,6 +40,7 @@ __all__ = [
     "Branch",
     "Build",
     "Card",
+    "Choices",
     "Decision",
     "Fittable",
     "Fusible",

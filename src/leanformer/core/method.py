@@ -8,7 +8,7 @@
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import UnionType
 from typing import (
     Any,
@@ -26,6 +26,7 @@ from typing import (
 from torch import nn
 
 from .block import Block, Slot, blocks_of
+from .choices import Choices, Part
 from .objective import Objective
 from .rewrite import Rewrite
 
@@ -55,6 +56,8 @@ class Method:
     version: ClassVar[int] = 1
     runtime: ClassVar[frozenset[str]] = frozenset()
     """Fields that `with_options` may change on a trained model, because no weight depends on them."""
+    acts_on: ClassVar[Part | None] = None
+    """What the method makes cheaper, for a search; None where it offers no choices."""
 
     def __init_subclass__(cls, name: str, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -81,6 +84,34 @@ class Method:
     def rewrites(cls) -> tuple[Rewrite, ...]:
         """Fast forms of the method's own modules after fuse; `lf.optimize` tries them on every model."""
         return ()
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        """What a search may try on this model; None where the method does not serve it, or offers nothing.
+
+        Args:
+            model: an adopted backbone without methods.
+        """
+        return None
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> Self:
+        """The method that acts with these shares in these blocks: see `Choices`.
+
+        Args:
+            shares: block, counted from 0, → share above 0.
+        """
+        raise NotImplementedError(f"{cls.__name__} offers no choices")
+
+    @classmethod
+    def tokens_left(cls, share: float, tokens: int) -> int:
+        """How many patch tokens leave a block in which this share of `tokens` goes.
+
+        Args:
+            share: of the patch tokens that come in, 0 to the most of the method's `Choices`.
+            tokens: patch tokens that come in.
+        """
+        return tokens
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other options; an unknown one is refused."""

@@ -14,6 +14,7 @@ B batch, N tokens, P of them patches, S and T the two halves of these, r merged 
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import torch
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from ..core import Block, Branch, Build, Method, blocks_of, select
+from ..core import Block, Branch, Build, Choices, Method, blocks_of, select
 from ..layers.attention import join_heads, project
 
 
@@ -183,6 +184,8 @@ class ToMe(Method, name="tome"):
     torch.Size([1, 1000])
     """
 
+    acts_on: ClassVar = "tokens"
+
     runtime: ClassVar[frozenset[str]] = frozenset({"merged", "keep_rate"})
 
     merged: int | tuple[int, ...] | None = None
@@ -236,6 +239,22 @@ class ToMe(Method, name="tome"):
 
     def off(self) -> Self:
         return self.replace(merged=0, keep_rate=None)
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        try:
+            cls().swaps(model)
+        except ValueError:
+            return None
+        return Choices(tuple(range(len(blocks_of(model)))), most=0.5)
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> Self:
+        return cls(at=tuple(sorted(shares)), keep_rate=tuple(1 - shares[block] for block in sorted(shares)))
+
+    @classmethod
+    def tokens_left(cls, share: float, tokens: int) -> int:
+        return tokens - min(tokens - math.ceil((1 - share) * tokens), tokens // 2)
 
 
 def _rebuild(old: nn.Module, **options: Any) -> Merge:

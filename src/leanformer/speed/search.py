@@ -221,6 +221,15 @@ def _compiled_call(model: nn.Module, images: Tensor) -> Callable[[], Tensor]:
     return call
 
 
+def rewritten(model: nn.Module) -> nn.Module:
+    """The fused model with every rewrite that applies and is known to pay; not compiled.
+
+    Args:
+        model: a fused model on the device and in the dtype in which it will run.
+    """
+    return _rewritten(model, _applicable(model))
+
+
 def _laid_out(images: Tensor, steps: list[str]) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last) if "channels last" in steps else images
 

@@ -11,6 +11,7 @@ them), K kept, C channels. Neither a nor the sum is renormalised. No parameter i
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Build, Method, Rewrite, blocks_of, select
+from ...core import Block, Branch, Build, Choices, Method, Rewrite, blocks_of, select
 from ...layers.attention import SCORES, attend
 from .fast import REWRITES
 from .reorganise import Choose, reorganise
@@ -127,6 +128,8 @@ class EViT(Method, name="evit"):
     torch.Size([1, 1000])
     """
 
+    acts_on: ClassVar = "tokens"
+
     runtime: ClassVar[frozenset[str]] = frozenset({"keep_rate", "tokens", "fuse_tokens"})
 
     keep_rate: float | tuple[float, ...] = 0.7
@@ -191,6 +194,25 @@ class EViT(Method, name="evit"):
 
     def off(self) -> Self:
         return self.replace(keep_rate=1.0, tokens=None)
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        blocks = tuple(range(1, len(blocks_of(model))))  # before the first block no token has looked at any other
+        try:
+            cls(at=blocks).swaps(model)
+        except ValueError:
+            return None
+        return Choices(blocks, most=0.9)
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> Self:
+        rates = tuple(1 - shares[block] for block in sorted(shares))
+        return cls.finetune(at=tuple(sorted(shares)), keep_rate=rates)
+
+    @classmethod
+    def tokens_left(cls, share: float, tokens: int) -> int:
+        kept = kept_count(1 - share, tokens)
+        return kept + (kept < tokens)  # the fused token counts among the next block's
 
     def advance(self, model: nn.Module, epoch: float) -> dict[str, float]:
         places = self.places(model)

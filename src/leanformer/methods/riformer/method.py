@@ -10,14 +10,14 @@ B batch, P positions, C channels. Equation and table numbers are those of the RI
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Build, Layout, Method, Objective, Rewrite, Step, blocks_of, select
+from ...core import Block, Branch, Build, Choices, Layout, Method, Objective, Rewrite, Step, blocks_of, select
 from ...layers.layout import to_tokens
 from ...layers.losses import Distillation, distil, feature_loss, relation_loss
 from .affine import Affine, AffineBranch, MixerFree, Start, absorbs
@@ -33,6 +33,8 @@ class RIFormer(Method, name="riformer"):
     >>> type(lf.fuse(model, verify=False).stages[0].blocks[0].mix).__name__
     'NormResidual'
     """
+
+    acts_on: ClassVar = "mixer"
 
     blocks: tuple[int, ...] | None = None
     """Which blocks. None: all of them, or the first quarter where a class token must gather the image."""
@@ -91,6 +93,20 @@ class RIFormer(Method, name="riformer"):
         for path, block in chosen.items():
             _refuse_unknown(path, block)
         return {path: _Swap(self, block.layout, block.dim) for path, block in chosen.items()}
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        depth = len(blocks_of(model))
+        blocks = tuple(range(depth - 1 if _reads_class_token(model) else depth))
+        try:
+            cls(blocks=blocks).swaps(model)
+        except ValueError:
+            return None
+        return Choices(blocks, most=1.0, steps=(1.0,), fitted=True) if blocks else None
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> "RIFormer":
+        return cls(blocks=tuple(sorted(shares)), start="fit")
 
     def objective(self, student: nn.Module, teacher: nn.Module | None) -> "ModuleImitation":
         """Logit distillation and module imitation.
