@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import nn
+
+import leanformer as lf
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -25,3 +28,26 @@ def randomise(model: nn.Module, seed: int = 0, scale: float = 0.1) -> nn.Module:
         if name.endswith("running_var"):
             buffer.mul_(torch.rand(buffer.shape, generator=generator).to(buffer) + 0.5)
     return model
+
+
+def tiny(seed: int = 0, size: int = 16) -> nn.Module:
+    """A ViT for four classes that trains in milliseconds."""
+    torch.manual_seed(seed)
+    return lf.create("vit", img_size=size, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=4)
+
+
+def arrays(images: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of noise, 20 x 20, of four classes."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (images, 3, 20, 20), generator=generator).byte(), torch.arange(images) % 4
+
+
+def picture_folder(root: Path, images: int = 32) -> Path:
+    """The same images as files, in one folder a class below train and val."""
+    pixels, labels = arrays(images)
+    for split in ("train", "val"):
+        for index, (image, label) in enumerate(zip(pixels, labels)):
+            folder = root / split / f"class{label}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{index}.png")
+    return root

@@ -24,12 +24,12 @@ def eval_(
     arguments: Set = (),
     split: str = "val",
     crop: float | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     device: str | None = None,
     precision: Literal["no", "bf16", "fp16"] = "no",
     compile: bool = False,
     fp8: bool = False,
-    workers: int = 4,
+    workers: int | None = None,
     confusions: int = 10,
     per_class: bool = False,
     output: Path | None = None,
@@ -47,13 +47,13 @@ def eval_(
         split: Which part of the data.
         crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already. By
             default what the model's card states.
-        batch_size: Images at a time.
+        batch_size: Images at a time; by default 8 on a CPU and else 256.
         device: cpu, cuda, …; the fastest there is by default.
         precision: Autocast to bf16 or fp16.
         compile: Compile the model first.
         fp8: The same model with its linear layers as fp8 products as well; where the device has no fp8 units, the same
             rounded numbers are multiplied in float32.
-        workers: Processes that read image files.
+        workers: Processes that read image files; by default as many as there are cores.
         confusions: How many pairs of confused classes to show.
         per_class: Show all classes, the worst first.
         output: A JSON file for the figures.

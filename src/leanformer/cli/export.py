@@ -8,11 +8,12 @@ import tyro
 from torch import Tensor, nn
 
 from ..core import card_of, fuse, input_of
-from ..data.sources import Data, check_fit, open_data
+from ..data.samples import sample_images
+from ..data.sources import Data, check_fit, check_labelled, open_data
 from ..export import FORMATS, TARGETS, Run, open_file, quantise
 from ..export.target import file_size
 from .common import Apply, Model, Set, open_model
-from .export_report import Row, add_accuracy, add_speed, report, some_images
+from .export_report import Row, add_accuracy, add_speed, report
 
 Formats = Annotated[tuple[str, ...], tyro.conf.arg(name="format")]
 COMPARED = 8
@@ -65,8 +66,9 @@ def export(
     opened = open_model(model, methods, checkpoint, arguments).eval()
     labelled = None if data is None else open_data(data, split)
     if labelled is not None:
+        check_labelled(labelled)
         check_fit(opened, labelled)
-    few = None if labelled is None else some_images(labelled, input_of(opened), COMPARED)
+    few = None if labelled is None else sample_images(opened, labelled, COMPARED)
     rows, runs = [Row("pytorch")], {"pytorch": _in_pytorch(opened, fused)}
     options: dict[str, Any] = {"fused": fused, "preprocess": preprocess, "images": few}
     for name in formats:
@@ -75,7 +77,7 @@ def export(
         rows.append(Row(name, str(done.path), done.size, done.parity.error, done.notes.get("bf16_error")))
         runs[name] = open_file(done.path)
         if int8:
-            images = None if calibration is None else _ranges(calibration, opened, calibration_images)
+            images = None if calibration is None else sample_images(opened, calibration, calibration_images)
             _add_int8(rows, runs, done.path, name, int8, images)
     if preprocess is None:
         _measure(rows, runs, opened, labelled, few, repeats)
@@ -112,10 +114,6 @@ def _add_int8(
             row = Row(f"{name} int8 {mode}", str(written), file_size(written))
             rows.append(row)
             runs[row.name] = open_file(written)
-
-
-def _ranges(calibration: str, model: nn.Module, count: int) -> Tensor:
-    return some_images(open_data(calibration, "train"), input_of(model), count)
 
 
 def _measure(

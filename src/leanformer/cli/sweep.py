@@ -35,7 +35,7 @@ def sweep(
     arguments: Set = (),
     split: str = "val",
     crop: float = 1.0,
-    batch_size: int = 50,
+    batch_size: int | None = None,
     device: str = "cpu",
     figure: Path | None = None,
     output: Path | None = None,
@@ -54,7 +54,7 @@ def sweep(
         arguments: An argument of the model as name=value; may be given several times.
         split: Which part of the data.
         crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already.
-        batch_size: Images at a time.
+        batch_size: Images at a time; by default 8 on a CPU and else 256.
         device: cpu or cuda.
         figure: A .png or .svg file for accuracy against MACs.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
@@ -90,7 +90,7 @@ def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[Told]:
 
 
 def measured(
-    lean: nn.Module, model: nn.Module, images: Data, crop: float, device: torch.device, batch_size: int
+    lean: nn.Module, model: nn.Module, images: Data, crop: float, device: torch.device, batch_size: int | None
 ) -> dict[str, Any]:
     """Accuracy and MACs of a lean model, its pictures cropped by `crop` and normalised as `model` wants them."""
     config = {**input_of(model), "crop_pct": crop}

@@ -55,7 +55,8 @@ def train(
 
     Args:
         model: A model's name or a leanformer checkpoint; a published recipe brings its own.
-        data: A folder with train and val, pack:PATH, hfds/PATH or wds/PATH.
+        data: A folder with train and val, pack:PATH, hfds/PATH or wds/PATH; images:FOLDER takes all pictures below a
+            folder without labels, to be learnt from a teacher, and so does a folder without folders in it.
         output: The run folder, for logs, checkpoints and the trained model.
         recipe: A recipe as name:setting=value,setting=value; leanformer recipes lists the names.
         methods: A method as name:option=value,option=value, instead of the recipe's; may be given several times.

@@ -43,6 +43,10 @@ class Objective(nn.Module):
     def meet(self, teachers: dict[str, nn.Module]) -> None:
         """Told once, before training, which teachers there are, for an objective that makes do with fewer."""
 
+    def needs_labels(self) -> bool:
+        """Whether the loss reads `step.targets`; one that does not can be trained on images without labels."""
+        return True
+
     def student_taps(self) -> frozenset[str]:
         """Paths of the student's modules whose outputs the objective reads."""
         return frozenset()
@@ -67,6 +71,9 @@ class Sum(Objective):
         super().__init__()
         flat = [inner for part in parts for inner in (part.parts if isinstance(part, Sum) else [part])]
         self.parts = nn.ModuleList(flat)
+
+    def needs_labels(self) -> bool:
+        return any(part.needs_labels() for part in self._objectives())
 
     def student_taps(self) -> frozenset[str]:
         return frozenset().union(*(part.student_taps() for part in self._objectives()))

@@ -10,8 +10,9 @@ import io
 from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
-from timm.data import create_transform
 from torch import Tensor
+
+from ..data.view import EvaluationView
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 """What browsers show and cameras write; every further decoder would be one more thing to attack."""
@@ -46,13 +47,11 @@ class Decoder:
     """
 
     def __init__(self, config: dict[str, Any], max_pixels: int = 50_000_000) -> None:
-        keys = ("input_size", "interpolation", "mean", "std", "crop_pct")
-        settings = {key: _fixed(config[key]) for key in keys if key in config}
-        self.channels, *self.size = settings["input_size"]
+        self.view = EvaluationView(config)
+        self.channels, self.size = self.view.channels, self.view.size
         if self.channels not in (1, 3):
             raise ValueError(f"a model with {self.channels} channels does not take pictures; 1 or 3 would do")
         self.crop = float(config.get("crop_pct") or 1.0)
-        self.view: Any = create_transform(**settings, is_training=False)
         self.max_pixels = max_pixels
 
     def __call__(self, data: bytes) -> Seen:
@@ -87,7 +86,3 @@ class Decoder:
         scale = self._scale(width, height)
         tall, wide = min(1.0, self.size[0] / scale / height), min(1.0, self.size[1] / scale / width)
         return (1 - wide) / 2, (1 - tall) / 2, wide, tall
-
-
-def _fixed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

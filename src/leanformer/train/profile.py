@@ -61,14 +61,16 @@ def profile(
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
     opened = open_data(data, "train", settings.seed, recipe.batch_size)
     check_fit(model, opened)
-    chosen = choose_objective(objective, model, teachers, recipe.objective)
+    chosen = choose_objective(objective, model, teachers, recipe.objective, opened)
     check_teachers(chosen, teachers, model)
     recipe = recipe.replace(learning_rate=STILL, min_learning_rate=0.0, warmup_learning_rate=0.0)
     run = Run(model, recipe, settings, opened, None, teachers, chosen, None)
     run.journal = Journal(None, quiet=True)
     run.wrapped.train(not recipe.frozen_statistics)
     whole = (updates + WARM_UP) * (2 * TURNS + 1) * settings.accumulate
-    source = training_batches(opened, run.plan, recipe, run.config, run.device, 0, whole, settings.workers, run.quick)
+    source = training_batches(
+        opened, run.plan, recipe, run.config, run.device, 0, whole, settings.workers, run.quick, run.teachers.sizes()
+    )
     kept = itertools.repeat(batch := next(source))
     marks, mix = Marks(run.device), run.mix
     marked = marks.batches(source)
@@ -83,9 +85,9 @@ def profile(
     spans, parts = marks.seconds(), 2 * micro  # each batch is made, then mixed
     spent = statistics.median(sum(spans[first : first + parts]) for first in range(0, len(spans), parts))
     host = _asking(lambda: run._one_update(kept), run.device, updates)
-    alone, _ = _time(lambda: mix(*_pair(next(source))), run.device, updates)
+    alone, _ = _time(lambda: mix(next(source)), run.device, updates)
     with run.accelerator.autocast():
-        teach, _ = _time(lambda: run.teachers(batch.images), run.device, updates)
+        teach, _ = _time(lambda: run.teachers(batch.images, batch.views), run.device, updates)
     run.learner.close()
     run.teachers.close()
     return {
@@ -148,10 +150,6 @@ class Marks:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return batch.images, batch.labels
 
 
 def _time(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, float]:

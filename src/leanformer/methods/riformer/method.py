@@ -184,6 +184,9 @@ class ModuleImitation(Objective):
         self.imitated = "teacher" if fits and "imitation" not in teachers else "imitation"
         self.imitates = bool(self.layouts and teachers)
 
+    def needs_labels(self) -> bool:
+        return not self.has_teacher or self.method.label_weight > 0
+
     def student_taps(self) -> frozenset[str]:
         return frozenset(self.layouts) | {f"{path}.mix.fn" for path in self.affines} if self.imitates else frozenset()
 

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from helpers import arrays, tiny
 from PIL import Image
 from timm.data import auto_augment
 
 import leanformer as lf
 from leanformer.data.augment import Augment
+from leanformer.data.pictures import pipeline
 from leanformer.data.rand_augment import OPERATIONS, RandAugment, one_layer
 
 EXACT = [name for name in OPERATIONS if not name.startswith(("Rotate", "Shear", "Translate"))]
@@ -81,17 +83,13 @@ def test_a_recipes_randaugment_reaches_arrays():
 
 
 def test_a_recipes_randaugment_reaches_files():
-    from leanformer.data.loader import _transform
-
     config = {"input_size": (3, 32, 32), "mean": (0.5,) * 3, "std": (0.5,) * 3}
-    steps = _transform(lf.recipes.Recipe(auto_augment="rand-m7-n3"), config).transforms
+    steps = pipeline(lf.recipes.Recipe(auto_augment="rand-m7-n3"), config).transforms
     (found,) = [step for step in steps if isinstance(step, auto_augment.RandAugment)]
     assert (found.num_layers, found.ops[0].magnitude) == (3, 7)
 
 
 @pytest.mark.parametrize("policy", ["original", "augmix-m5", "rand-m9-t3a"])
 def test_a_policy_that_arrays_do_not_know_is_refused(policy):
-    from survival import arrays, tiny
-
     with pytest.raises(ValueError, match=f"auto_augment={policy} is not made for images kept as arrays"):
         lf.train.fit(tiny(), recipe=lf.recipes.plain(auto_augment=policy), data=arrays(), device="cpu", quiet=True)

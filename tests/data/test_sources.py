@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import arrays, tiny
 from PIL import Image
-from survival import arrays, tiny
 
 import leanformer as lf
 

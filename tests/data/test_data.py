@@ -5,16 +5,17 @@ import io
 import numpy as np
 import pytest
 import torch
+from helpers import arrays, picture_folder, tiny
 from PIL import Image
-from survival import arrays, picture_folder, tiny
 from timm.data import create_transform
 
 import leanformer as lf
-from leanformer.data.augment import Augment, erase, evaluation_view, random_boxes
+from leanformer.data.augment import Augment, erase, random_boxes
 from leanformer.data.draws import key_of, seed_all, uniforms
 from leanformer.data.loader import Plan
 from leanformer.data.packs import write_pack
 from leanformer.data.sources import class_names
+from leanformer.data.view import EvaluationView
 
 RECIPE = lf.recipes.plain(epochs=2, batch_size=8)
 
@@ -166,13 +167,16 @@ def test_files_and_arrays_of_the_same_images_evaluate_the_same(tmp_path):
     assert files.loss == pytest.approx(held.loss, abs=2e-3)
 
 
-@pytest.mark.parametrize(("side", "size"), [(64, 32), (32, 48), (40, 40)])
-def test_the_evaluation_view_is_that_of_pillow(side, size):
+@pytest.mark.parametrize(
+    ("side", "size"), [(64, (32, 32)), (32, (48, 48)), (40, (40, 40)), (60, (16, 40)), (60, (40, 16)), (30, (32, 24))]
+)
+def test_the_evaluation_view_of_pixels_is_timms_of_a_picture(side, size):
     image = torch.randint(80, 170, (1, 3, side, side // 2 * 3)).byte()
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.25)
-    ours = evaluation_view(image, (size, size), 0.9, "bicubic", mean, std)[0]
-    transform = create_transform((3, size, size), interpolation="bicubic", crop_pct=0.9, mean=mean, std=std)
-    theirs = transform(Image.fromarray(image[0].permute(1, 2, 0).numpy()))
+    config = {"input_size": (3, *size), "interpolation": "bicubic", "crop_pct": 0.9, "mean": mean, "std": std}
+    picture = Image.fromarray(image[0].permute(1, 2, 0).numpy())
+    ours, theirs = EvaluationView(config)(image)[0], create_transform(**config)(picture)
+    assert torch.equal(EvaluationView(config)(picture), theirs)
     difference = (ours - theirs).abs() * 255 * torch.tensor(std)[:, None, None]
     assert difference.max() < 1.5  # grey levels: Pillow rounds rows and then columns to whole ones
 
