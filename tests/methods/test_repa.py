@@ -15,7 +15,7 @@ from leanformer.core import Branch, parse_method
 from leanformer.core.plan import FreshStatistics
 from leanformer.methods.repa.idle import FusedFFN, FusedPair, active_channels, linear_schedule
 from leanformer.methods.repa.idle_ffn import IdleFFN
-from leanformer.papers.repa.tables import ROWS, build
+from leanformer.papers.repa.tables import TABLES, build
 from leanformer.papers.table import agrees
 
 WITH_FFN = [family for family in BACKBONES if all("ffn" in b.slots for b in lf.blocks_of(backbone(family)).values())]
@@ -78,7 +78,7 @@ def test_ratio_one_collapses_to_one_linear_and_ratio_zero_keeps_the_pair():
 
 
 def test_fused_parameters_and_macs_are_the_published_ones():
-    rows = {(row.table, row.model): row for row in ROWS}
+    rows = {(row.table, row.model): row for row in TABLES.rows}
     for model, params in (("DeiT-Tiny", 3.494), ("PoolFormer-s12", 5.997)):
         row = rows["Table 1", f"RePa-{model}, fused"]
         counted, macs = row.measure()

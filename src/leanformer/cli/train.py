@@ -79,8 +79,8 @@ def train(
     torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
     start = _start(model, published, checkpoint, arguments, classes, data)
     lean = bool(card_of(start).methods)
-    specs = methods or (published.methods if published and not lean else ())
-    student = apply_methods(start, *(parse_method(spec) for spec in specs))
+    chosen_methods = tuple(parse_method(spec) for spec in methods)
+    student = apply_methods(start, *(chosen_methods or (published.methods if published and not lean else ())))
     known = dict(_teacher(spec, start, classes, data) for spec in teachers)
     if profile is not None:
         return _profile(student, chosen, data, known, objective, settings, profile)

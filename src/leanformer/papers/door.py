@@ -119,3 +119,14 @@ def _rename(key: str, table: list[tuple[re.Pattern[str], str]]) -> str:
         if match:
             return match.expand(template)
     return key
+
+
+VIT_BLOCKS = KeyMap(
+    [
+        ("blocks.{i}.norm1.{*}", "blocks.{i}.mix.norm.{*}"),
+        ("blocks.{i}.attn.{*}", "blocks.{i}.mix.fn.{*}"),
+        ("blocks.{i}.norm2.{*}", "blocks.{i}.ffn.norm.{*}"),
+        ("blocks.{i}.mlp.{*}", "blocks.{i}.ffn.fn.{*}"),
+    ]
+)
+"""A ViT's blocks as timm, DeiT, EViT and LV-ViT name their parts."""

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..backbones import create
-from ..core import apply, parse_method
+from ..core import Method, apply
 from ..train.recipe import Recipe
 
 DEIT = Recipe(repeats=3, ema=0.99996)
@@ -23,7 +23,7 @@ class Published:
     model: str
     recipe: Recipe
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
-    methods: tuple[str, ...] = ()
+    methods: tuple[Method, ...] = ()
     teacher: str = ""
     """What the paper distilled from, in words that `--teacher` understands but for the weights."""
     top1: str = ""
@@ -37,12 +37,20 @@ class Published:
         >>> [method.name for method in lf.card_of(model).methods]
         ['evit']
         """
-        backbone = create(self.model, **{**self.arguments, **arguments})
-        return apply(backbone, *(parse_method(spec) for spec in self.methods))
+        return apply(create(self.model, **{**self.arguments, **arguments}), *self.methods)
 
     def argument_texts(self) -> tuple[str, ...]:
         """The backbone's arguments as the command line writes them."""
         return tuple(f"{key}={value!r}" for key, value in self.arguments.items())
+
+    def method_texts(self) -> tuple[str, ...]:
+        """The methods as the command line writes them, without the options that are the defaults.
+
+        >>> import leanformer as lf
+        >>> lf.recipes.PUBLISHED["evit_deit_small_0.5"].method_texts()
+        ('evit:keep_rate=0.5',)
+        """
+        return tuple(_text(method) for method in self.methods)
 
 
 def publish(recipes: Iterable[Published]) -> None:
@@ -50,3 +58,10 @@ def publish(recipes: Iterable[Published]) -> None:
     for one in recipes:
         assert one.name not in PUBLISHED, one.name
         PUBLISHED[one.name] = one
+
+
+def _text(method: Method) -> str:
+    chosen = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    usual = {f.name: f.default for f in dataclasses.fields(method)}
+    options = ",".join(f"{name}={value}" for name, value in chosen.items() if value != usual[name])
+    return f"{method.name}:{options}" if options else method.name
