@@ -77,6 +77,16 @@ def from_official(official: str, config: dict[str, Any] | None = None, state_dic
     return set_card(model, card_of(model).replace(official=origin)).eval()
 
 
+def read_official(name: str, state_dict: State) -> State:
+    """The weights of a released model under our keys.
+
+    Args:
+        name: The released model, such as lvvit_s.
+        state_dict: Its weights under the official keys.
+    """
+    return dict(from_official(name, state_dict=state_dict).state_dict())
+
+
 def to_official(model: nn.Module) -> State:
     """The weights of a model that has an official form, under the official keys.
 

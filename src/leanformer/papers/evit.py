@@ -18,6 +18,8 @@ from ..core import apply, blocks_of
 from ..measure import Count, count_modules
 from ..methods import EViT
 from .door import CONVERTERS, RELEASED, VIT_BLOCKS, Converter, State
+from .lvvit import ANNOTATOR
+from .lvvit import RECIPE as LVVIT_RECIPE
 from .published import DEIT, Published, publish
 from .table import PaperTables, Row
 
@@ -283,7 +285,8 @@ publish(
         name=f"evit_lvvit_small_{setting.keep}",
         model=LVVIT_S,
         methods=(EViT(keep_rate=setting.keep),),
-        recipe=DEIT.replace(batch_size=1024, learning_rate=1.6e-3, drop_path=0.1, ema=0.99992, repeats=1),
+        teacher=ANNOTATOR,
+        recipe=LVVIT_RECIPE.replace(drop_path=0.1),
         top1=setting.top1,
         note="LV-ViT's settings; token labels only for the tokens that remain; code was never released",
     )

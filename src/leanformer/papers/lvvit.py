@@ -1,9 +1,11 @@
 """LV-ViT (Jiang et al., NeurIPS 2021): the backbone of SiT's and EViT's larger models, trained with token labels.
 
-    leanformer train --recipe lvvit_s --data imagenet/ --output runs/lvvit_s
+    leanformer train --recipe lvvit_s --teacher annotator=dm_nfnet_f6:nfnet_f6.pth --data imagenet/ --output runs/lv
+    leanformer train --recipe lvvit_s --objective token_labels:labels=maps/,class_labels=annotator,smoothing=0.1 …
 
-SiT's paper has its teachers LV-ViT+ at 82.1 (Ti), 83.3 (S), 84.2 (M) and 85.7% (L) top-1; RePa's has LV-ViT-S at 81.4
-without token labels and EViT's at 83.3 with them. 300 epochs at batch 1024; no training time is stated.
+The annotator, any classifier, gives every patch a label of its own; or it has done so before, once for every image:
+`train.write_label_maps`. EViT's paper has LV-ViT-S at 83.3% top-1, RePa's at 81.4. 300 epochs at batch 1024; no
+training time is stated.
 
 There are two official classes: TokenLabeling's `LV_ViT`, and SiT's `LVViT` as it serves as a teacher.
 """
@@ -98,7 +100,13 @@ for _name in CONFIGS:
 
 # Recipes
 
-RECIPE = Recipe(batch_size=1024, learning_rate=1.6e-3, ema=0.99992, mixup=0.0, cutmix=0.0)
+TOKEN_LABELS: dict[str, Any] = {
+    "objective": "token_labels:class_labels=annotator,smoothing=0.1", "mixup": 0.0, "cutmix": 0.0,
+    "label_smoothing": 0.0,
+}  # fmt: skip
+"""Settings of a recipe that learns token labels: images are mixed by mix-token and labels smoothed by the objective."""
+ANNOTATOR = "annotator=dm_nfnet_f6"
+RECIPE = Recipe(batch_size=1024, learning_rate=1.6e-3, ema=0.99992, **TOKEN_LABELS)
 
 
 def token_labelled(name: str, drop_path: float, top1: str = "") -> Published:
@@ -107,8 +115,9 @@ def token_labelled(name: str, drop_path: float, top1: str = "") -> Published:
         name=name,
         model=name,
         recipe=RECIPE.replace(drop_path=drop_path),
+        teacher=ANNOTATOR,
         top1=top1,
-        note="TokenLabeling's settings; the accuracies need token labels",
+        note="TokenLabeling's settings; its annotator is NFNet-F6",
     )
 
 

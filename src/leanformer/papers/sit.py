@@ -1,6 +1,11 @@
 """SiT (Zong et al., ECCV 2022): LV-ViTs slimmed three times, taught by themselves; 125 epochs and 10 of cool-down.
 
     leanformer train --recipe sit_s --checkpoint lvvit_plus_small.pth --teacher self --data imagenet/ --output runs/sit
+    leanformer train --recipe sit_s_cnn --checkpoint lvvit_plus_small.pth --teacher self \\
+        --teacher cnn=regnety_160:regnety_160.pth --data imagenet/ --output runs/sit_cnn
+
+With a CNN as a second teacher the student gets a distillation token, which the checkpoint and the first teacher have
+not; the paper's CNN is RegNetY-160, and any model of timm's will do.
 
 Trained on 8 GPUs at batch 1024; no time is stated. The released code scales the rate by batch/512 (4e-4 here) where the
 paper says batch/1024 (2e-4); the reverse modules learn at five times the rate.
@@ -203,7 +208,7 @@ def _with_cnn(size: str, title: str, top1: str) -> Published:
         size,
         f"{title}_cnn",
         top1,
-        arguments={"distilled": True},
+        added={"distilled": True},
         methods=(SiT.preset(f"lvvit_plus_{size}", start="random", lambda_hard=1.0),),
         teacher="self + cnn=regnety_160",
         recipe=RECIPE.replace(epochs=300, drop_path=DROP_PATH[size]),

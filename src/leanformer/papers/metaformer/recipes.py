@@ -50,9 +50,11 @@ def _drop(family: str, size: str) -> float:
     return {"s12": 0.1, "s24": 0.1, "s36": 0.2, "m36": 0.3, "m48": 0.4}[size]
 
 
-def _published(name: str, recipe: Recipe, note: str, head_dropout: float = 0.0) -> Published:
+def _published(name: str, recipe: Recipe, note: str, head_dropout: float = 0.0, size: int | None = None) -> Published:
     arguments = {"head_dropout": head_dropout} if head_dropout else {}
-    return Published(name=name, model=name, arguments=arguments, recipe=recipe, top1=TOP1[name], note=note)
+    return Published(
+        name=name, model=name, arguments=arguments, img_size=size, recipe=recipe, top1=TOP1[name], note=note
+    )
 
 
 publish(
@@ -79,6 +81,7 @@ publish(
         recipe.replace(drop_path=drop),
         "metaformer's finetune scripts, from the model trained at 224",
         head,
+        384,
     )
     for family, recipe in FINE_384.items()
     for size, drop, head in zip(CONV_SIZES, DROP_384[family], HEAD_384[family], strict=True)

@@ -50,7 +50,7 @@ VANILLA: dict[str, tuple[str, dict[str, Any]]] = {
     "MLPMixer-l16": ("mixer_l16_224", {}),
 }  # fmt: skip
 """A model of the paper → its backbone and arguments, as those who published the backbone have it."""
-BACKBONES = {
+BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     title: (name, {"pool_size": POOL_SIZE}) if name.startswith("poolformer") else (name, arguments)
     for title, (name, arguments) in VANILLA.items()
 } | {

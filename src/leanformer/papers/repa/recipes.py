@@ -4,9 +4,13 @@
 
 Trained on H100s; no training time is stated. The settings are the paper's Table 7, ViT-Large's are the authors'
 README's. The models are the published ones (`repavit_*`, `repamixer_*`), not the backbones that they are named after.
+The Mixers' drop path is the same in every block, as in the released code. LV-ViTs learn token labels, as in the paper.
 """
 
+from typing import Any
+
 from ...methods import RePa
+from ..lvvit import ANNOTATOR, TOKEN_LABELS
 from ..published import DEIT, Published, publish
 from .models import BACKBONES, idle_ratio_of
 from .tables import TABLE1
@@ -35,11 +39,11 @@ ROWS: dict[str, tuple[float, float, float, float]] = {
 
 def _published(title: str, rate: float, lowest: float, decay: float, drop: float) -> Published:
     model, arguments = BACKBONES[title]
-    settings = {"learning_rate": rate, "min_learning_rate": lowest, "weight_decay": decay, "drop_path": drop}
-    note = "the authors' README" if title == "ViT-Large" else "the paper's Table 7"
-    if title.startswith("LV-ViT"):
-        settings["batch_size"] = 1024
-        note += "; the paper trains LV-ViT with token labels"
+    settings: dict[str, Any] = {"learning_rate": rate, "min_learning_rate": lowest, "weight_decay": decay}
+    settings |= {"drop_path": drop, "drop_path_grows": not title.startswith("MLPMixer")}
+    labelled = title.startswith("LV-ViT")
+    if labelled:
+        settings |= {"batch_size": 1024, **TOKEN_LABELS}
     short = title.lower().replace("lv-vit", "lvvit").replace("mlpmixer", "mixer").replace("-", "_")
     return Published(
         name=f"repa_{short}",
@@ -47,8 +51,9 @@ def _published(title: str, rate: float, lowest: float, decay: float, drop: float
         arguments=arguments,
         methods=(RePa(idle_ratio=idle_ratio_of(title)),),
         recipe=RECIPE.replace(**settings),
+        teacher=ANNOTATOR if labelled else "",
         top1=TABLE1[title][2],
-        note=note,
+        note="the authors' README" if title == "ViT-Large" else "the paper's Table 7",
     )
 
 
