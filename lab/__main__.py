@@ -76,7 +76,7 @@ def results(page: Path = Path("docs/results.md"), folder: Path = Path("results")
         page: The Markdown file to write.
         folder: The folder of the result files.
     """
-    content = {name: (module.ROWS, (module.__doc__ or "").strip()) for name, module in TABLES.items()}
+    content = {name: (paper.rows, paper.counting) for name, paper in TABLES.items()}
     written, wrong = write_page(content, page, folder)
     print(f"wrote {written}")
     for line in wrong:

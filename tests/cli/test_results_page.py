@@ -5,12 +5,13 @@ import json
 
 import pytest
 
+import lab.__main__ as laboratory
 import leanformer as lf
 from lab import results_page
 from lab.suite import Entry
-from leanformer.cli import main
 from leanformer.measure import record, write_result
-from leanformer.papers.table import Row
+from leanformer.papers.table import PaperTables, Row
+from leanformer.papers.tables import TABLES
 
 DIMS = {"img_size": 224, "patch_size": 56, "embed_dim": 32, "depth": 4, "num_heads": 2}
 SMALL = functools.partial(lf.create, "vit", **DIMS)
@@ -85,10 +86,9 @@ def test_a_figure_that_is_off_is_told(folder, tmp_path):
 
 
 def test_the_command_writes_the_page(folder, tmp_path, monkeypatch):
-    import leanformer.papers.sit.tables as sit
-
-    monkeypatch.setattr(sit, "ROWS", sit.ROWS[:1])
+    teacher = PaperTables(TABLES["sit"].rows[:1], "A remark.")
+    monkeypatch.setattr(laboratory, "TABLES", {"sit": teacher})
     path = tmp_path / "docs" / "results.md"
-    assert main(["tables", "sit", "--markdown", str(path), "--results", str(folder)]) == 0
+    assert laboratory.results(path, folder) == 0
     assert "LV-ViT+-Ti" in path.read_text()
     assert json.loads((folder / "sweep.json").read_text())["kind"] == "sweep"

@@ -12,9 +12,17 @@ from timm.utils import ModelEmaV3
 
 import leanformer as lf
 from leanformer.core import Objective, Step, View
-from leanformer.train.learner import Learner, PatchConv, Teachers, choose_objective, renormalised, set_drop_path
+from leanformer.train.learner import (
+    Learner,
+    PatchConv,
+    Teachers,
+    choose_objective,
+    in_their_roles,
+    renormalised,
+    set_drop_path,
+)
 from leanformer.train.ledger import NonFiniteLoss
-from leanformer.train.objectives import parse_objective
+from leanformer.train.objectives import CrossEntropy, SoftDistillation, parse_objective
 from leanformer.train.optimise import Average
 
 RECIPE = lf.recipes.plain(epochs=2, batch_size=8)
@@ -305,3 +313,12 @@ def test_the_moving_average_is_timms():
         theirs.update(model, step=4)
     expected = theirs.module.state_dict()
     assert all(torch.equal(tensor, expected[key]) for key, tensor in ours.module.state_dict().items())
+
+
+def test_a_single_teacher_plays_the_only_part_and_several_keep_theirs():
+    model = torch.nn.Identity()
+    assert list(in_their_roles(SoftDistillation(teacher="large"), {"teacher": model})) == ["large"]
+    assert list(in_their_roles(CrossEntropy(), {"teacher": model})) == ["teacher"]
+    both = SoftDistillation(teacher="large") + SoftDistillation(teacher="small")
+    assert list(in_their_roles(both, {"teacher": model})) == ["teacher"]
+    assert list(in_their_roles(SoftDistillation(), {"teacher": model, "cnn": model})) == ["teacher", "cnn"]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ..core import Card, apply, card_of, fold, pooling_of, read, set_card
 from ..layers.mixers import resample_filter
-from .registry import MODELS, build
-from .timm import adopt
+from .registry import AS_IS, MODELS, READERS, build
+from .timm import adopt, understood
 
 NESTED = ("model", "state_dict", "model_ema", "state_dict_ema")
 PREFIXES = ("module.", "_orig_mod.")
@@ -35,7 +35,8 @@ def create(
     """A leanformer or timm model by name, adopted; weights from a local `.pth`, `.pt`, `.bin` or `.safetensors`.
 
     The other arguments are those of `timm.create_model`. With `resample_positions`, position embeddings of another
-    input size are resampled to this one's; without, they are refused.
+    input size are resampled to this one's; without, they are refused. Files that a model's authors released are read
+    as they are. `as-is/name` is timm's model without block form: any CNN, to learn from.
 
     >>> import leanformer as lf
     >>> lf.create("deit_tiny_patch16_224", num_classes=10).head.out_features
@@ -43,10 +44,31 @@ def create(
     """
     model = _build(name, arguments)
     if checkpoint is not None:
-        load_weights(model, read_weights(checkpoint), source=str(checkpoint), resample_positions=resample_positions)
+        tensors = _in_our_keys(name.removeprefix(AS_IS), model, read_weights(checkpoint))
+        load_weights(model, tensors, source=str(checkpoint), resample_positions=resample_positions)
     if hasattr(model, "card"):  # with methods on it already
         return model
-    return adopt(model, name, {key: value for key, value in arguments.items() if key not in SOURCES})
+    made = {key: value for key, value in arguments.items() if key not in SOURCES}
+    if name.startswith(AS_IS):
+        return set_card(model, Card(backbone=name, arguments=made))
+    return adopt(model, name, made)
+
+
+def create_teacher(name: str, checkpoint: str | os.PathLike[str] | None = None, **arguments: Any) -> nn.Module:
+    """A model to learn from: as `create` gives it where its blocks are understood, else as timm has it, such as a CNN.
+
+    Args:
+        name: A leanformer or timm model.
+        checkpoint: Its weights.
+        arguments: Those of `timm.create_model`.
+
+    >>> card_of(create_teacher("resnet18")).backbone, card_of(create_teacher("deit_tiny_patch16_224")).backbone
+    ('as-is/resnet18', 'deit_tiny_patch16_224')
+    """
+    if name not in MODELS and timm.is_model(name):
+        with torch.device("meta"):
+            name = name if understood(_build(name, arguments)) else f"{AS_IS}{name}"
+    return create(name, checkpoint, **arguments)
 
 
 def load(path: str | os.PathLike[str]) -> nn.Module:
@@ -109,8 +131,13 @@ def load_weights(
     model.load_state_dict(tensors)
 
 
+def _in_our_keys(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as they are, or converted where they have keys of the model's authors."""
+    return READERS[name](tensors) if name in READERS and set(tensors) - set(model.state_dict()) else tensors
+
+
 def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
-    if name not in MODELS and not timm.is_model(name.removeprefix("timm/")):
+    if name not in MODELS and not timm.is_model(name.removeprefix("timm/").removeprefix(AS_IS)):
         near = difflib.get_close_matches(name, [*MODELS, *timm.list_models()], n=3)
         raise ValueError(f"unknown model '{name}'" + (f"; did you mean {' or '.join(near)}?" if near else ""))
     try:

@@ -134,6 +134,15 @@ def adopt(model: nn.Module, name: str | None = None, arguments: dict[str, Any] |
     return set_card(new, Card(backbone=name, arguments=dict(arguments or {})))
 
 
+def understood(model: nn.Module) -> bool:
+    """Whether `adopt` can turn the model's blocks into ours."""
+    try:
+        _refuse_unknown(model)
+    except ValueError:
+        return False
+    return True
+
+
 def _replace_blocks(model: nn.Module) -> None:
     places = _PLACES[type(model)](model)
     for path, place in places.items():

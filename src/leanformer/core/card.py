@@ -221,8 +221,9 @@ def pooling_of(model: nn.Module) -> str | None:
     >>> pooling_of(lf.create("deit_tiny_patch16_224"))
     'token'
     """
-    inner = getattr(getattr(model, "head", None), "global_pool", None)
-    return getattr(inner, "pool_type", None) or getattr(model, "global_pool", None)
+    inner, own = getattr(getattr(model, "head", None), "global_pool", None), getattr(model, "global_pool", None)
+    named = getattr(inner, "pool_type", None) or getattr(own, "pool_type", None)
+    return named or (own if isinstance(own, str) else None)
 
 
 def _from_json(data: dict[str, Any]) -> Card:

@@ -260,6 +260,8 @@ def with_places(source: Any, seed: int = 0) -> Stream:
     4
     """
     data = open_data(source, "train", seed)
+    if isinstance(data, Stream) and isinstance(data.dataset, TokenLabelled):
+        return data
     if isinstance(data, Stream):
         raise ValueError(f"{data.name} comes in an order of its own, so label maps cannot be found by number")
     return Stream(TokenLabelled(data, seed=seed), data.classes, name=f"{data.name} with places")

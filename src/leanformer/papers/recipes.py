@@ -8,13 +8,8 @@ import re
 
 from ..train.finetune import finetune
 from ..train.recipe import Recipe, plain
-from .evit import recipes as evit  # noqa: F401  (they publish themselves)
-from .lvvit import recipes as lvvit  # noqa: F401  (they publish themselves)
-from .metaformer import recipes as metaformer  # noqa: F401  (they publish themselves)
+from . import evit, lvvit, metaformer, repa, riformer, sit  # noqa: F401  (they publish themselves)
 from .published import PUBLISHED, Published
-from .repa import recipes as repa  # noqa: F401  (they publish themselves)
-from .riformer import recipes as riformer  # noqa: F401  (they publish themselves)
-from .sit import recipes as sit  # noqa: F401  (they publish themselves)
 
 PRESETS = {"finetune": finetune, "plain": plain}
 

@@ -9,12 +9,13 @@ from torch import nn
 from ..core import Objective
 from ..data.sources import Data, Source, check_fit, check_labelled, open_data
 from .checkpoint import read_checkpoint, remove_leftovers
-from .learner import check_teachers, choose_objective
+from .learner import check_teachers, choose_objective, in_their_roles
 from .loop import Run
 from .recipe import Recipe
 from .result import Result
 from .runs import Settings, start_run
 from .state import restore
+from .token_labels import Annotator
 
 
 def fit(
@@ -52,13 +53,15 @@ def fit(
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
     train_data, val_data = _open(model, data, val, settings, recipe)
     chosen = choose_objective(objective, model, teachers, recipe.objective, train_data)
+    teachers = in_their_roles(chosen, teachers)
     check_teachers(chosen, teachers, model)
     run = Run(model, recipe, settings, train_data, val_data, teachers, chosen, folder)
     if state is not None:
         restore(run, state)
     elif folder is not None and run.main:
         named = objective if isinstance(objective, str) else recipe.objective if objective is None else repr(objective)
-        start_run(folder, run.empty or model, teachers, recipe, settings, _names(data, val), named)
+        plain = {name: t.model if isinstance(t, Annotator) else t for name, t in teachers.items()}
+        start_run(folder, run.empty or model, plain, recipe, settings, _names(data, val), named)
     return run.train()
 
 

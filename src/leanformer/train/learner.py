@@ -228,6 +228,18 @@ def _prepared(objective: Objective, student: nn.Module, teachers: dict[str, nn.M
     return objective
 
 
+def in_their_roles(objective: Objective, teachers: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """The teachers by the names that the objective asks for: a single one plays the only part there is.
+
+    >>> list(in_their_roles(SoftDistillation(teacher="large"), {"teacher": nn.Identity()}))
+    ['large']
+    """
+    wanted = list(objective.teacher_taps())
+    if len(teachers) == len(wanted) == 1 and wanted[0] not in teachers:
+        return {wanted[0]: next(iter(teachers.values()))}
+    return teachers
+
+
 def check_teachers(objective: Objective, teachers: dict[str, nn.Module], student: nn.Module) -> None:
     """Refuse an objective that asks for a teacher that was not given, and a teacher that would be trained itself."""
     mine = {id(parameter) for parameter in student.parameters()}
@@ -242,15 +254,20 @@ def check_teachers(objective: Objective, teachers: dict[str, nn.Module], student
             raise ValueError(f"the objective needs a teacher called '{name}'; given: {given}")
 
 
-def set_drop_path(model: nn.Module, rate: float) -> None:
-    """Stochastic depth growing linearly from 0 to `rate` over the blocks, in both branches.
+def set_drop_path(model: nn.Module, rate: float, grows: bool = True) -> None:
+    """Stochastic depth in both branches of every block: growing linearly from 0 to `rate`, or `rate` everywhere.
+
+    Args:
+        model: The model, changed itself.
+        rate: How often the last block's branches are left out.
+        grows: Whether the rate grows over the blocks.
 
     >>> import leanformer as lf
     >>> set_drop_path(lf.create("deit_tiny_patch16_224"), 0.1)
     """
     blocks = list(blocks_of(model).values())
     for index, block in enumerate(blocks):
-        probability = rate * index / max(1, len(blocks) - 1)
+        probability = rate * index / max(1, len(blocks) - 1) if grows else rate
         slots = [getattr(block, slot) for slot in block.slots]
         for module in block.modules():
             if isinstance(module, Branch) or (module in slots and hasattr(module, "drop")):

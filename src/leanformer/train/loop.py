@@ -55,6 +55,8 @@ class Run:
         objective: Objective,
         folder: Path | None,
     ):
+        data = objective.data_form(data, settings.seed)
+        teachers = {name: objective.teacher_form(name, teacher) for name, teacher in teachers.items()}
         self.model, self.recipe, self.settings = model, recipe, settings
         self.data, self.val, self.folder = data, val, folder
         self.accelerator = accelerator_for(settings, folder)
@@ -77,7 +79,7 @@ class Run:
     def _prepare(self, teachers: dict[str, nn.Module], objective: Objective) -> None:
         recipe, settings = self.recipe, self.settings
         if recipe.drop_path is not None:
-            set_drop_path(self.model, recipe.drop_path)
+            set_drop_path(self.model, recipe.drop_path, recipe.drop_path_grows)
         for module in (self.model, objective, *teachers.values()):
             module.to(self.device)
         self.teachers = Teachers(teachers, objective.teacher_taps(), self.config, settings.compile)

@@ -23,7 +23,7 @@ from ..data.sources import Source, check_fit, open_data
 from ..measure.energy import reading
 from ..measure.timing import Timing
 from .journal import Journal
-from .learner import check_teachers, choose_objective
+from .learner import check_teachers, choose_objective, in_their_roles
 from .loop import Run
 from .recipe import Recipe
 from .runs import Settings
@@ -62,6 +62,7 @@ def profile(
     opened = open_data(data, "train", settings.seed, recipe.batch_size)
     check_fit(model, opened)
     chosen = choose_objective(objective, model, teachers, recipe.objective, opened)
+    teachers = in_their_roles(chosen, teachers)
     check_teachers(chosen, teachers, model)
     recipe = recipe.replace(learning_rate=STILL, min_learning_rate=0.0, warmup_learning_rate=0.0)
     run = Run(model, recipe, settings, opened, None, teachers, chosen, None)

@@ -54,13 +54,14 @@ class RIFormer(Method, name="riformer"):
     """How many blocks imitate, spread over the stages, or which (indices over the whole depth)."""
     block_weight: float = 1.0
     """λ₁ of Eq. 9. The paper leaves its three weights unsaid; of 0.1, 1 and 10 for all of them, 1 left the student
-    closest to its teacher (a small PoolFormer on Tiny-ImageNet, relative features)."""
+    closest to its teacher (a small PoolFormer on Tiny-ImageNet, with relative=True)."""
     output_weight: float = 1.0
     """λ₂."""
     relation_weight: float = 1.0
     """λ₃."""
-    relative: bool = True
-    """Divide L_in' and L_out by the mean square of the teacher's features; False: the paper's plain mean."""
+    relative: bool = False
+    """False: the paper's plain mean (Eq. 6 and 8). True, our variant: L_in' and L_out divided by the mean square of the
+    teacher's features, so that every block counts alike."""
     feature_epochs: float = 80
     """How long L_in' and L_out count, from the start; the paper's 80 are out of 120."""
     relation_epochs: float = 20

@@ -1,12 +1,15 @@
-"""GFNet's official classes: `GFNet` of one stage and `GFNetPyramid` of four. Released files nest under `model`."""
+"""GFNet (Rao et al., NeurIPS 2021), RIFormer's teacher of logits.
+
+The official classes are `GFNet` of one stage and `GFNetPyramid` of four. Released files nest under `model`.
+"""
 
 from typing import Any
 
 from torch import nn
 
-from ...backbones.build import create
-from ...backbones.gfnet import CONFIGS
-from ..door import CONVERTERS, RELEASED, Converter, KeyMap, State
+from ..backbones import create
+from ..backbones.gfnet import CONFIGS
+from .door import CONVERTERS, RELEASED, Converter, KeyMap, State
 
 ISOTROPIC = "raoyongming/GFNet gfnet.GFNet"
 PYRAMID = "raoyongming/GFNet gfnet.GFNetPyramid"
