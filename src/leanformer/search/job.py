@@ -196,7 +196,7 @@ class Job:
         return {**told, "measured": measured.median, "spread": measured.spread, "out_of_reach": True}
 
     def _fastest_within(self, explorer: Explorer, drop: float) -> dict[str, Any]:
-        """The fastest plan, on a ladder of speed-ups, that differs from the teacher in `drop` per cent of answers at most."""
+        """The fastest plan, on a ladder of speed-ups, of whose answers at most `drop` per cent differ from the teacher's."""
         teacher = self.record["teacher"]["seconds"]
         unchanged = Plan(self.space.sizes[0])
         chosen = {**_told(Candidate(unchanged, teacher, explorer.judge(unchanged))), "measured": teacher}
