@@ -103,7 +103,7 @@ def merge_tokens(model: nn.Module, merged: int | Sequence[int]) -> nn.Module:
     counts = [merged] * len(blocks) if isinstance(merged, int) else list(merged)
     for index, (block, count) in enumerate(zip(blocks, counts, strict=True)):
         if not isinstance(block.mix, Branch) or block.grid is None:
-            raise ValueError(f"tokens can be merged in plain ViT blocks alone, not in {type(model).__name__}")
+            raise ValueError(f"tokens can be merged in a ViT's own blocks alone, not in {type(model).__name__}")
         block.mix = Merge(
             **block.mix.parts(), prefix=block.grid.prefix, merged=count, sizes=sizes, first=index == 0
         ).train(model.training)
