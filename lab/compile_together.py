@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from leanformer.measure import shared_kernels
-
 Job = Callable[..., Any]
 """A picklable call that returns its result; given `ready`, it calls that once when all but the timing is done."""
 
@@ -28,8 +26,7 @@ def compile_together(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, A
     []
     """
     if workers <= 1:
-        with shared_kernels():
-            yield from ((job, job()) for job in jobs)
+        yield from ((job, job()) for job in jobs)
         return
     for first in range(0, len(jobs), workers):
         yield from _in_processes(jobs[first : first + workers])
@@ -66,8 +63,7 @@ def _child(job: Job, line: Connection) -> None:
         line.recv()
 
     try:
-        with shared_kernels():
-            line.send(("done", job(ready)))
+        line.send(("done", job(ready)))
     except Exception:
         traceback.print_exc()
         line.send(("failed", None))

@@ -37,7 +37,7 @@ def contest_table(contests: Sequence[Contest]) -> Table:
 
 def _figures(contest: Contest) -> list[str]:
     if contest.failed:
-        return [str(contest.batch), str(contest.size), contest.failed]
+        return [str(contest.batch), str(contest.size), "failed"]
     form = OPTIMISED if contest.runtime == TORCH else contest.runtime
     lean = contest.forms.get(form) or max(rate for f, rate in contest.forms.items() if f.startswith("compiled"))
     return [

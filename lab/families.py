@@ -24,6 +24,7 @@ from leanformer.measure import Timing, choose, command_line, commit, console, in
 
 from .compile_together import compile_together
 from .contest import Conditions, compiled_forms
+from .fresh_device import fresh_device
 from .suite import Options, rows_of_this_commit
 from .suite_rows import Entry
 
@@ -42,7 +43,6 @@ MODELS = {
 assert set(FAMILIES) <= set(MODELS), "every family of the census has a model"
 TOLERANCE = 0.01
 """A loss of less than this share is noise."""
-KIND = "suite families"
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,18 @@ def run_families(options: Options, search: bool = False) -> int:
     """
     if search and options.workers > 1:
         raise ValueError("a search times what it tries, and nothing else may run meanwhile: give --workers 1")
-    done = [_read(row) for row in rows_of_this_commit(options.output, KIND)]
-    known = {(row.label, row.dtype): row for row in done if not row.failed and ("searched" in row.forms) >= search}
+    kind = options.kind("families")
+    done = [_read(row) for row in rows_of_this_commit(options.output, kind)]
+    known = {(row.label, row.dtype): row for row in done if ("searched" in row.forms) >= search}
     jobs = [job for job in _jobs(options, search) if (job.blank.label, options.dtype) not in known]
     rows = list(known.values())
     for job, found in track(compile_together(jobs, options.workers), description="families", total=len(jobs)):
         rows.append(found or replace(job.blank, failed="its process ended early"))
         if options.output is not None:
-            write_result(record(KIND, [row.row() for row in rows], options.device), options.output)
+            write_result(record(kind, [row.row() for row in rows], options.device), options.output)
     console().print(families_table(rows))
-    return 1 if any(row.loss or row.failed for row in rows) else 0
+    lost = not options.dry_run and any(row.loss for row in rows)  # tiny models say nothing of speed
+    return 1 if lost or any(row.failed for row in rows) else 0
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,11 @@ class FamilyJob:
     search: bool
 
     def __call__(self, ready: Callable[[], None] | None = None) -> FamilyRow:
-        torch.compiler.reset()
-        try:
-            return self._measured(ready)
-        except Exception as error:  # the other rows are worth having
-            return replace(self.blank, failed=f"{type(error).__name__}: {error}"[:500])
+        with fresh_device(self.options.device):
+            try:
+                return self._measured(ready)
+            except Exception as error:  # the other rows are worth having
+                return replace(self.blank, failed=f"{type(error).__name__}: {error}"[:500])
 
     def _measured(self, ready: Callable[[], None] | None) -> FamilyRow:
         conditions = Conditions(device=self.options.device, batch=self.blank.batch, dtype=self.blank.dtype)

@@ -53,7 +53,6 @@ def latency_part_by_part(
     bare: Any = copy.deepcopy(model).eval().to(device, getattr(torch, dtype))
     if hasattr(bare, "reset_classifier"):
         bare.reset_classifier(0)
-    torch.compiler.reset()
     calls = {step: prepare(without(bare, *lacks), images, mode) for step, lacks in STEPS.items()}
     timings = interleave(calls, device, repeats, ready=ready)
     parts, before = {}, 0.0

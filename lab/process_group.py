@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -63,8 +62,8 @@ def end_with_starter() -> None:
 
 
 def _wait_for_starter() -> None:
-    sys.stdin.buffer.read()  # returns when the other end is closed
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.read(0, 1)  # returns when the other end is closed; a buffered read would hold up the end of the process
+    os.killpg(os.getpgid(0), signal.SIGTERM)
     time.sleep(SECONDS_TO_END)
     os.killpg(os.getpgid(0), signal.SIGKILL)
 

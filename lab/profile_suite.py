@@ -16,6 +16,7 @@ from leanformer.measure import profile as measure
 from leanformer.visualise import latency_breakdown
 
 from .compile_together import compile_together
+from .fresh_device import fresh_device
 from .part_by_part import latency_part_by_part
 
 FFN_SHARES = {
@@ -86,14 +87,14 @@ class Part:
 
     def __call__(self, ready: Callable[[], None] | None = None) -> Profile:
         model = _published(self.name)
-        if self.built_up:
-            return latency_part_by_part(
-                "ViT-B", model, self.device, self.batch, self.dtype, self.mode, self.repeats, ready
-            )
-        return measure(
-            {self.name: model}, device=self.device, batch=self.batch, dtype=self.dtype, modes=[self.mode],
-            repeats=self.repeats, ready=ready,
-        ).rows[0]  # fmt: skip
+        with fresh_device(self.device):
+            if self.built_up:
+                told = self.batch, self.dtype, self.mode, self.repeats
+                return latency_part_by_part("ViT-B", model, self.device, *told, ready)
+            return measure(
+                {self.name: model}, device=self.device, batch=self.batch, dtype=self.dtype, modes=[self.mode],
+                repeats=self.repeats, ready=ready,
+            ).rows[0]  # fmt: skip
 
 
 def _published(name: str) -> nn.Module:

@@ -50,7 +50,7 @@ def write_page(systems: Mapping[str, tuple[Sequence[Row], str]], path: Path, fol
     parts += [f"**{name}.** {' '.join(remark.split())}" for name, (_, remark) in systems.items() if remark]
     for result in results:
         if result.get("rows"):
-            parts += [f"## {result['file'].removesuffix('.json')}", _about(result), _rows(result)]
+            parts += [f"## {result['file'].removesuffix('.json')}", _about(result), shown_result(result)]
     text = "\n\n".join(parts) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,8 @@ def _kind(result: Mapping[str, Any]) -> str:
     return kind if kind in COLUMNS else kind.partition(" ")[0]
 
 
-def _rows(result: Mapping[str, Any]) -> str:
+def shown_result(result: Mapping[str, Any]) -> str:
+    """The rows of a result file as a Markdown table, without the columns that nothing fills."""
     kind, said = _kind(result), ""
     if kind == "study" and "student" in result["rows"][0]:
         said, rows = _with_commands(digest(result["rows"]))

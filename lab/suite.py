@@ -13,11 +13,12 @@ from rich.progress import track
 from torch import nn
 
 from leanformer.export import RUNTIMES, runtime_opener
-from leanformer.measure import choose, command_line, commit, console, count, read_results, record, write_result
+from leanformer.measure import choose, command_line, commit, console, count, record, rows_to_resume, write_result
 
 from .compile_together import compile_together
 from .contest import Conditions, Contest, run_contests
 from .contest_table import contest_table
+from .fresh_device import fresh_device
 from .peers import installed as peer_installed
 from .peers import make_peer
 from .suite_rows import SUITES, Entry
@@ -40,6 +41,10 @@ class Options:
     dry_run: bool = False
     output: Path | None = None
 
+    def kind(self, suite: str) -> str:
+        """What a result file says that it holds; rows of tiny models are never taken for real ones."""
+        return f"suite {suite}{' dry run' if self.dry_run else ''}"
+
 
 def run_suite(name: str, options: Options) -> int:
     """Run a suite, print it, and write it as JSON after every backbone; rows of this commit are not measured again.
@@ -53,9 +58,9 @@ def run_suite(name: str, options: Options) -> int:
     """
     if name not in SUITES:
         raise ValueError(f"unknown suite '{name}'; known: {', '.join(SUITES)}, families")
-    rows = rows_of_this_commit(options.output, f"suite {name}")
-    done = {(row["label"], row["batch"], row["dtype"]) for row in rows if not row["failed"]}
-    rows = [row for row in rows if not row["failed"]]
+    kind = options.kind(name)
+    rows = rows_of_this_commit(options.output, kind)
+    done = {(row["label"], row["batch"], row["dtype"]) for row in rows}
     groups = list(_groups(name, options, done))
     papers = {entry.label: entry.paper for entry, _ in SUITES[name](options.batches)}
     missing, contests = 0, [_contest(row) for row in rows]
@@ -64,9 +69,12 @@ def run_suite(name: str, options: Options) -> int:
         contests += found or []
         rows += [_row(contest, papers) for contest in found or []]
         if options.output is not None and rows:
-            write_result(record(f"suite {name}", rows, options.device), options.output)
+            write_result(record(kind, rows, options.device), options.output)
     console().print(contest_table(contests))
-    return 1 if missing or any(contest.failed for contest in contests) else 0
+    failed = [f"{contest.label}, batch {contest.batch}: {contest.failed}" for contest in contests if contest.failed]
+    for line in failed:
+        console().print(line, markup=False, highlight=False)
+    return 1 if missing or failed else 0
 
 
 def rows_of_this_commit(output: Path | None, kind: str) -> list[dict[str, Any]]:
@@ -76,18 +84,11 @@ def rows_of_this_commit(output: Path | None, kind: str) -> list[dict[str, Any]]:
         output: the result file; None where nothing is written.
         kind: what the file must say that it holds.
 
-    Raises:
-        ValueError: for a file of another kind, which must not be written over.
-
     >>> rows_of_this_commit(None, "suite gpu")
     []
     """
-    if output is None or not output.is_file():
-        return []
-    earlier = next(result for result in read_results(output.parent) if result["file"] == output.name)
-    if earlier.get("kind") != kind:
-        raise ValueError(f"{output} holds a {earlier.get('kind')}, not a {kind}; give another name")
-    return [row for row in earlier["rows"] if "commit" in row and row["commit"] == commit()]
+    rows = rows_to_resume(output, {"kind": kind})
+    return [row for row in rows if "commit" in row and row["commit"] == commit() and not row["failed"]]
 
 
 @dataclass(frozen=True)
@@ -100,16 +101,23 @@ class Group:
     runtimes: tuple[str, ...] = ()
 
     def __call__(self, ready: Callable[[], None] | None = None) -> list[Contest]:
-        torch.compiler.reset()
+        with tempfile.TemporaryDirectory() as folder, fresh_device(self.options.device):
+            try:
+                return self._timed(Path(folder), ready)
+            except Exception as error:  # the other groups are worth having
+                failed, first = f"{type(error).__name__}: {error}"[:500], self.entries[0]
+                told = first.backbone, self.batch, first.arguments.get("img_size", 0), self.options.dtype
+                return [Contest(entry.label, *told, failed=failed) for entry in self.entries]
+
+    def _timed(self, folder: Path, ready: Callable[[], None] | None) -> list[Contest]:
         first, options = self.entries[0], self.options
-        with tempfile.TemporaryDirectory() as folder:
-            conditions = Conditions(
-                device=options.device, batch=self.batch, dtype=options.dtype, repeats=options.repeats, fp8=options.fp8,
-                runtimes={name: runtime_opener(name, folder) for name in self.runtimes},
-            )  # fmt: skip
-            return run_contests(
-                first.backbone, first.timms(), first.own(), self._leans(), conditions, peers=self._peers(), ready=ready
-            )
+        conditions = Conditions(
+            device=options.device, batch=self.batch, dtype=options.dtype, repeats=options.repeats, fp8=options.fp8,
+            runtimes={name: runtime_opener(name, folder) for name in self.runtimes},
+        )  # fmt: skip
+        return run_contests(
+            first.backbone, first.timms(), first.own(), self._leans(), conditions, peers=self._peers(), ready=ready
+        )
 
     def _leans(self) -> dict[str, nn.Module]:
         return {entry.label: entry.lean() for entry in self.entries if not entry.peer}

@@ -1,6 +1,7 @@
 """The rows of the suites of models: which backbone, which methods on it, which batch, and what the paper prints."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 import leanformer as lf
 from leanformer.core import Method
 
-from .tiny import tiny_arguments
+from .tiny import tiny_form
 
 
 @dataclass(frozen=True)
@@ -29,21 +30,28 @@ class Entry:
 
     def timms(self) -> nn.Module:
         """timm's own model where timm has it, and ours where it has not: batch norms of the stem folded in both."""
-        if timm.is_model(self.backbone):
-            return lf.create(f"timm/{self.backbone}", **self.arguments)
+        if timm.is_model(self.backbone) and "dims" not in self.arguments:  # timm's MetaFormers have theirs
+            return timm.create_model(self.backbone, **self.arguments)
         return self.own()
 
     def own(self) -> nn.Module:
         """The backbone as this library has it, fused."""
-        return lf.fuse(lf.create(self.backbone, **self.arguments), verify=False)
+        return _fused(lf.create(self.backbone, **self.arguments))
 
     def lean(self) -> nn.Module:
         """The backbone with the methods on it, fused."""
-        return lf.fuse(lf.apply(lf.create(self.backbone, **self.arguments), *self.methods), verify=False)
+        return _fused(lf.apply(lf.create(self.backbone, **self.arguments), *self.methods))
 
     def tiny(self) -> "Entry":
         """The same row with a tiny backbone."""
-        return dataclasses.replace(self, arguments=tiny_arguments(self.backbone))
+        backbone, arguments = tiny_form(self.backbone)
+        return dataclasses.replace(self, backbone=backbone, arguments=arguments)
+
+
+def _fused(model: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # batch norms without statistics: speed does not depend on them
+        return lf.fuse(model, verify=False)
 
 
 DEIT = {name: f"deit_{name}_patch16_224" for name in ("tiny", "small", "base")} | {"large": "vit_large_patch16_224"}

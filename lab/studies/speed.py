@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from leanformer.core import fuse, write_atomically
@@ -18,6 +17,7 @@ from leanformer.measure import compare
 
 from ..compile_together import compile_together
 from ..contest import Conditions, Contest, run_contests
+from ..fresh_device import fresh_device
 from .file_lock import file_lock
 from .rows import SPEEDS, known_speeds, rows_in
 from .scale import Scale
@@ -81,15 +81,15 @@ class Kinds:
         study = self.build()
         teacher = study.teacher(1000).eval()
         makes = {student.kind: student.make for student in study.students if student.kind in self.kinds}
-        torch.compiler.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # batch norms without statistics: nothing was trained
             leans = {kind: fuse(make(teacher, self.scale.epochs), verify=False) for kind, make in makes.items()}
-        if self.scale.compile:
-            return _contests(teacher, leans, self.scale, self.batch, self.repeats, ready)
-        if ready is not None:
-            ready()
-        return _eager(teacher, leans, self.scale, self.batch)
+        with fresh_device(self.scale.torch_device):
+            if self.scale.compile:
+                return _contests(teacher, leans, self.scale, self.batch, self.repeats, ready)
+            if ready is not None:
+                ready()
+            return _eager(teacher, leans, self.scale, self.batch)
 
 
 def _contests(

@@ -7,9 +7,10 @@ import torch
 from helpers import randomise
 
 import leanformer as lf
+from lab import training_free as verb
+from lab.__main__ import main
 from lab.studies.token_merging import match, merge, merge_tokens
 from lab.studies.training_free import cost, course, exported, training_free
-from leanformer.cli import main
 from leanformer.measure import count
 
 TINY = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 8, "num_heads": 2, "num_classes": 5}
@@ -103,13 +104,11 @@ def test_rows_of_exported_files_are_taken_over(tmp_path):
 
 
 def test_the_command_writes_all_rows_and_a_figure_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
-    from leanformer.cli import sweep
-
     images, labels = torch.randint(0, 256, (4, 32, 32, 3), dtype=torch.uint8), torch.arange(4)
-    monkeypatch.setattr(sweep, "open_data", lambda *_: lf.train.open_data((images.permute(0, 3, 1, 2), labels), "val"))
-    every = sweep.training_free
-    monkeypatch.setattr(sweep, "training_free", lambda model: every(model)[::18])
-    arguments = ["sweep", "vit", "--data", "here", "--study", "training_free", "--output", str(tmp_path / "rows.json")]
+    monkeypatch.setattr(verb, "open_data", lambda *_: lf.train.open_data((images.permute(0, 3, 1, 2), labels), "val"))
+    every = verb.candidates_of
+    monkeypatch.setattr(verb, "candidates_of", lambda model: every(model)[::18])
+    arguments = ["training-free", "vit", "--data", "here", "--output", str(tmp_path / "rows.json")]
     arguments += ["--figure", str(tmp_path / "rows.png"), *(f"--set={key}={value}" for key, value in TINY.items())]
     assert main([*arguments, "--only", "nothing"]) == 2
     assert "no name contains 'nothing'; there are: " in capsys.readouterr().err
@@ -120,6 +119,6 @@ def test_the_command_writes_all_rows_and_a_figure_and_goes_on_where_it_stopped(t
     assert {row["family"] for row in rows} >= {"backbone", "EViT at 1,2,3"}
     assert rows[0]["family"] == "backbone"
     assert (tmp_path / "rows.png").stat().st_size > 1000
-    monkeypatch.setattr(sweep, "_measured", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(verb, "_accuracy", lambda *_: pytest.fail("measured again"))
     assert main(arguments) == 0
     assert "EViT" in capsys.readouterr().out
