@@ -45,7 +45,8 @@ class Entry:
     def tiny(self) -> "Entry":
         """The same row with a tiny backbone."""
         backbone, arguments = tiny_form(self.backbone)
-        return dataclasses.replace(self, backbone=backbone, arguments=arguments)
+        methods = tuple(m.replace(at=(1, 2, 3)) if getattr(m, "at", None) else m for m in self.methods)
+        return dataclasses.replace(self, backbone=backbone, arguments=arguments, methods=methods)
 
 
 def _fused(model: nn.Module) -> nn.Module:
@@ -57,6 +58,8 @@ def _fused(model: nn.Module) -> nn.Module:
 DEIT = {name: f"deit_{name}_patch16_224" for name in ("tiny", "small", "base")} | {"large": "vit_large_patch16_224"}
 DINOV2 = "vit_small_patch14_reg4_dinov2"
 EVIT7, EVIT5, REPA = lf.EViT(keep_rate=0.7), lf.EViT(keep_rate=0.5), lf.RePa(idle_ratio=0.75)
+TOME7 = lf.ToMe(keep_rate=0.7, at=(3, 6, 9))
+"""Token merging where EViT reduces, to the same numbers of tokens but for EViT's fused one."""
 RIFORMER = lf.RIFormer()
 
 
@@ -68,6 +71,7 @@ def sit(teacher: str) -> Method:
 GPU = (
     Entry("EViT 0.7 on DeiT-S", DEIT["small"], (EVIT7,), "1.50"),
     Entry("EViT 0.5 on DeiT-S", DEIT["small"], (EVIT5,), "1.85"),
+    Entry("ToMe 0.7 on DeiT-S", DEIT["small"], (TOME7,)),
     Entry("RePa 0.75 on DeiT-S", DEIT["small"], (REPA,), "1.54"),
     Entry("RePa 0.75 + EViT 0.7 on DeiT-S", DEIT["small"], (REPA, EVIT7)),
     Entry("EViT 0.7 on DeiT-B", DEIT["base"], (EVIT7,), "1.59"),

@@ -16,12 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from leanformer.core import Block, apply, blocks_of
+from leanformer.core import Block, Method, apply, blocks_of
 from leanformer.measure import read_results
-from leanformer.methods import EViT
+from leanformer.methods import EViT, ToMe
 from leanformer.methods.evit import kept_count
-
-from .token_merging import merge_tokens
 
 RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
 FINE = tuple(thousandth / 1000 for thousandth in range(1000, 699, -1))
@@ -171,7 +169,8 @@ def _evit(rate: float, at: tuple[int, ...], fused: bool) -> Candidate:
 
 
 def _merging(family: str, name: str, pairs: list[int]) -> Candidate:
-    return Candidate(family=family, model=f"{family}, {name}", make=functools.partial(merge_tokens, merged=pairs))
+    make = functools.partial(_applied, method=ToMe(merged=tuple(pairs)))
+    return Candidate(family=family, model=f"{family}, {name}", make=make)
 
 
 def _cast(dtype: torch.dtype) -> Candidate:
@@ -183,7 +182,7 @@ def _itself(model: nn.Module) -> nn.Module:
     return model
 
 
-def _applied(model: nn.Module, method: EViT) -> nn.Module:
+def _applied(model: nn.Module, method: Method) -> nn.Module:
     return apply(model, method)
 
 

@@ -11,7 +11,7 @@ from leanformer.core import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "lab").rglob("*.py"))
-MODULES = {"leanformer.backbones.census", "leanformer.layers.attention", "leanformer.papers.table"}
+MODULES = {"leanformer.backbones.census", "leanformer.papers.table"}
 MODULES |= {"leanformer.papers.tables", "leanformer.methods.evit"}
 """Public modules below a room whose names the room does not repeat. A bench of kernels needs the kernels as well."""
 

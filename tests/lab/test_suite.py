@@ -36,7 +36,7 @@ def test_every_row_has_a_name_of_its_own_and_a_tiny_form_that_takes_its_methods(
 
 
 def test_the_rows_of_the_gpu_are_those_of_the_published_table_at_any_batches():
-    assert len(GPU) == 22
+    assert len(GPU) == 23
     assert {batch for _, batch in SUITES["gpu"]((1, 8, 1024))} == {1, 8, 1024}
     assert {batch for _, batch in SUITES["gpu"](())} == {1, 256}
 
