@@ -8,7 +8,6 @@ import functools
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +210,3 @@ def judged(model: nn.Module, data: Arrays, teacher: Tensor, part: str) -> dict[s
     bits = np.packbits(right.numpy()).tobytes().hex()
     return {f"{part}_top1": 100 * right.float().mean().item(), f"{part}_agreement": 100 * agree, f"{part}_loss": loss,
             f"{part}_right": bits}  # fmt: skip
-
-
-_ = asdict

@@ -1,4 +1,4 @@
-"""python -m lab plans: what `lean` chooses for a row of speed-ups, beside plans made by hand at the same predicted time.
+"""python -m lab plans: what `lean` chooses for a row of speed-ups, beside plans made by hand at one time.
 
 costs    timed once, alone on the device       search   for each target, on photographs without labels
 check    predicted against measured time, for the plans chosen and for random ones
@@ -53,7 +53,7 @@ def plans(
 ) -> None:
     """Search plans for several speed-ups over the optimised model, with their predicted and measured times.
 
-    Example: python -m lab plans --checkpoint vit_tiny.safetensors --data pack:coco --output results/lean_plans_h200.json
+    Example: python -m lab plans --checkpoint vit_tiny.safetensors --data pack:coco --output results/plans.json
 
     Args:
         checkpoint: Weights of vit_tiny_patch16_224.
@@ -135,11 +135,6 @@ def searched(
     return {"best": found[:5], "hand": hand, "tried": len(explorer.seen)}
 
 
-def seconds_told(seconds: float) -> str:
-    """Seconds as milliseconds."""
-    return f"{1e3 * seconds:.3f} ms"
-
-
 def _told(plan: Plan, costs: Costs, judge: Judge) -> dict[str, Any]:
     verdict = judge(plan)
     return {
@@ -154,7 +149,7 @@ def check(
     teacher: nn.Module, space: Space, costs: Costs, seconds: float, place: Place, folder: Path, output: Path,
     random_plans: int, repeats: int, worker: str,
 ) -> None:  # fmt: skip
-    """Measure the plans chosen, those made by hand, and random ones; several workers compile, the last run times all."""
+    """Measure the plans chosen, those made by hand, and random ones; several workers only compile ahead of that."""
     wanted: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("lean *.json")):
         found = json.loads(path.read_text())

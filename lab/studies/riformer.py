@@ -20,7 +20,7 @@ from leanformer.core import apply
 from leanformer.methods import RIFormer
 from leanformer.train import Recipe
 
-from .study import Student, Study
+from .student import Student, Study
 
 PAPER_EPOCHS = 120
 AFFINE = RIFormer(start="paper", relative=False)
@@ -80,10 +80,10 @@ def _distilled(method: RIFormer, top1: tuple[float, ...]) -> dict[str, Setting]:
     """The five rows of Tables 2 and 3: no teacher, then hard and soft, with labels and without."""
     method = method.replace(layers=0)
     rows = {"labels": Setting(method=method, top1=top1[0])}
-    for kind, labels, plain in (("hard", top1[1], top1[2]), ("soft", top1[3], top1[4])):
+    for kind, labels, alone in (("hard", top1[1], top1[2]), ("soft", top1[3], top1[4])):
         chosen = method.replace(distillation=kind)
         rows[f"{kind}-labels"] = Setting(method=chosen.replace(label_weight=0.5), teacher=GFNET, top1=labels)
-        rows[kind] = Setting(method=chosen, teacher=GFNET, top1=plain)
+        rows[kind] = Setting(method=chosen, teacher=GFNET, top1=alone)
     return rows
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import nn
 
+import leanformer as lf
 from leanformer.backbones import create, load, resize, with_head
 from leanformer.core import Method, apply, has_card
 from leanformer.methods import EViT, RePa, RIFormer, SiT
-from leanformer.train import finetune
 
-from .study import DISTILLED, LABELS, Student, Study, lean_student
+from .student import DISTILLED, LABELS, Student, Study, lean_student
 
 
 def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
@@ -29,7 +29,7 @@ def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
     return Study(
         name="vit_tiny",
         teacher=partial(backbone, checkpoint, arguments),
-        recipe=finetune(
+        recipe=lf.recipes.finetune(
             learning_rate=5e-4,
             mixup=0.0,
             cutmix=0.0,

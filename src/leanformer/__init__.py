@@ -1,6 +1,6 @@
 """leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
 
-from . import export, measure, train, visualise
+from . import data, export, measure, train, visualise
 from .backbones import adopt, create, load, resize, with_head
 from .core import (
     METHODS,
@@ -30,6 +30,7 @@ __all__ = [
     "calibrate",
     "card_of",
     "create",
+    "data",
     "describe",
     "export",
     "from_official",

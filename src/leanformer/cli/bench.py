@@ -1,18 +1,15 @@
 """leanformer bench: models side by side, with measured time."""
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from ..export import FORMATS, RUNTIMES
+from ..export import runtime_opener
 from ..measure.bench import Comparison, compare
 from ..measure.console import console
 from ..measure.repeat_runs import disagreements
 from ..measure.results import read_rows
-from ..measure.timing import share_kernels
+from ..measure.timing import shared_kernels
 from ..speed import optimize
 from .common import Apply, Models, Set, side_by_side
 
@@ -55,13 +52,12 @@ def bench(
         against: The result of an earlier run of the same; say which figures differ by more than both spreads.
         output: Write the result as JSON, for example results/bench.json.
     """
-    share_kernels()
     if not models:
         raise ValueError("give at least one model, by name or as a checkpoint")
     before = None if against is None else read_rows(against)
     named = side_by_side(models, methods, checkpoint, arguments, fused)
-    with tempfile.TemporaryDirectory() as folder:
-        others = {name: opener(name, Path(folder), fused) for name in runtime}
+    with tempfile.TemporaryDirectory() as folder, shared_kernels():
+        others = {name: runtime_opener(name, Path(folder), fused) for name in runtime}
         result = compare(
             named,
             device=device or ("cpu" if others else None),
@@ -85,17 +81,3 @@ def _compare_with(before: list[dict[str, Any]], result: Comparison, against: Pat
         console().print(line, highlight=False)
     console().print(f"{len(differing) or 'no'} figures differ from {against} by more than both spreads")
     return 1 if differing else 0
-
-
-def opener(runtime: str, folder: Path, fused: bool) -> Callable[[nn.Module], Callable[[Any], Any]]:
-    """A function that exports a model into `folder`, compared with PyTorch as every export, and opens it."""
-    if runtime not in RUNTIMES:
-        raise ValueError(f"unknown runtime '{runtime}'; known: {', '.join(RUNTIMES)}")
-    target = RUNTIMES[runtime]
-    target.require()
-
-    def opened(model: nn.Module) -> Callable[[Any], Any]:
-        path = folder / f"{len(list(folder.iterdir()))}{target.suffix}"
-        return target.open(FORMATS[target.name](model, path, fused=fused).path)
-
-    return opened

@@ -1,6 +1,5 @@
 """What several verbs share: how a model and the methods on it are named on the command line."""
 
-import ast
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import tyro
 from torch import nn
 
 from ..backbones import create, load
-from ..core import apply, fuse, parse_method
+from ..core import apply, fuse, parse_method, parse_options
 
 Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL [MODEL ...]")]
@@ -56,14 +55,4 @@ def parse_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:
     >>> parse_arguments(("img_size=384", "global_pool=avg"))
     {'img_size': 384, 'global_pool': 'avg'}
     """
-    return dict(_argument(text) for text in arguments)
-
-
-def _argument(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"'{text}' is not argument=value")
-    try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value
+    return parse_options(arguments)

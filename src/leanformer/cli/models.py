@@ -11,12 +11,11 @@ from rich.table import Table
 
 from .. import core
 from ..backbones import MODELS, load
+from ..backbones.census import FAMILIES
 from ..measure import count
 from ..measure import describe as describe_model
 from ..measure.console import console
 from .common import Apply, Model, Set, open_model
-
-FAMILIES = ("vision_transformer", "deit", "swin_transformer", "mlp_mixer", "metaformer")
 
 
 def list_(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:

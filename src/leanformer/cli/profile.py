@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from ..measure import profile as measure
 from ..measure.console import console
-from ..measure.profile import profile as measure
 from ..visualise import latency_breakdown
 from .common import Apply, Models, Set, side_by_side
 

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import nn
 from ..core import apply, card_of, input_of, parse_method, with_options
 from ..core.method import plain
 from ..data.sources import Data, check_fit, open_data
-from ..measure import count, record, write_result
+from ..measure import count, record, rows_to_resume, write_result
 from ..measure.console import console
 from ..train.evaluate import measure
 from ..visualise import trade_off
@@ -66,7 +65,7 @@ def sweep(
     check_fit(opened, images)
     names = [method.name for method in card_of(opened).methods]
     about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
-    rows = done_rows(output, about)
+    rows = rows_to_resume(output, about)
     candidates = list(_varied(opened, vary or EVIT))
     for told, make in candidates:
         if any(told.items() <= row.items() for row in rows):
@@ -96,16 +95,6 @@ def measured(
     config = {**input_of(model), "crop_pct": crop}
     found = measure(lean, images, config, device, batch_size)
     return {"top1": found.top1, "top5": found.top5, "macs": count(lean, config["input_size"]).macs}
-
-
-def done_rows(output: Path | None, about: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of an earlier, interrupted run of the same sweep; a file of another run is refused."""
-    if output is None or not output.is_file():
-        return []
-    earlier = json.loads(output.read_text())
-    if any(earlier.get(key) != value for key, value in about.items()):
-        raise ValueError(f"{output} holds another run's result; give another name")
-    return earlier["rows"]
 
 
 def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:

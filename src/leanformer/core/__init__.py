@@ -16,7 +16,8 @@ from .card import (
     write_atomically,
 )
 from .choices import Choices
-from .method import METHODS, Build, Fusible, Method, method_from, parse_method, select
+from .environment import VARIABLES, environment
+from .method import METHODS, Build, Fusible, Method, method_from, parse_method, parse_options, select
 from .objective import Objective, Step, Sum, View, taps
 from .plan import apply, fold, fuse, share, with_options
 from .reduce import (
@@ -36,6 +37,7 @@ from .rewrite import Rewrite, replaced
 __all__ = [
     "FUSED",
     "METHODS",
+    "VARIABLES",
     "Block",
     "Branch",
     "Build",
@@ -61,6 +63,7 @@ __all__ = [
     "card_json",
     "card_of",
     "decision_paths",
+    "environment",
     "fold",
     "fuse",
     "has_card",
@@ -68,6 +71,7 @@ __all__ = [
     "kept_patches",
     "method_from",
     "parse_method",
+    "parse_options",
     "pooling_of",
     "read",
     "recalibrate",

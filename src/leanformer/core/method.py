@@ -161,6 +161,27 @@ def parse_method(spec: str) -> Method:
     return method_from(name.strip(), options)
 
 
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options written as name=value, as a dict; a value that is no Python literal is a text.
+
+    Args:
+        texts: one option each.
+
+    Raises:
+        ValueError: for a text without an equals sign.
+
+    >>> parse_options(["img_size=384", "global_pool=avg"])
+    {'img_size': 384, 'global_pool': 'avg'}
+    """
+    options = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"'{text}' is not argument=value")
+        options[key.strip()] = _literal(value.strip())
+    return options
+
+
 def select(
     model: nn.Module, slot: Slot, blocks: Sequence[int] | None = None, stages: Sequence[int] | None = None
 ) -> dict[str, Block]:

@@ -11,6 +11,7 @@ handed from block to block as one channel more than the block is wide (Bolya et 
 B batch, N tokens, P of them patches, S and T the two halves of these, r merged pairs, C channels, H heads of D.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -155,7 +156,8 @@ class Merge(Branch):
         exact = torch.promote_types(x.dtype, torch.float32)  # sums of many tokens need the digits
         sizes = x.new_ones(x.shape[:2], dtype=exact) if size is None else size.to(exact)  # (B, N)
         decided = self.decision(k.mean(1)[:, p:].to(exact).detach())
-        with torch.autocast(x.device.type, enabled=False):
+        full = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)  # meta has none
+        with full:
             patches, after = merge(x[:, p:].to(exact), sizes[:, p:], decided, pairs)
         return torch.cat([x[:, :p], patches.to(x.dtype)], dim=1), torch.cat([sizes[:, :p], after], dim=1)
 

@@ -173,7 +173,7 @@ class Job:
         for _ in range(3):
             found = self._searched(explorer, asked)
             if not found:
-                return self._out_of_reach(explorer, budget)
+                break
             best = found[:3]
             timed = self.clock.times(
                 {i: fuse(each.plan.build(self.teacher), verify=False) for i, each in enumerate(best)}
@@ -184,6 +184,8 @@ class Job:
             if met:
                 return {**min(met, key=lambda each: each["loss"]), "tried": tries}
             asked *= budget / min(each["measured"] for each in tries[-len(best) :])
+        if not tries:
+            return self._out_of_reach(explorer, budget)
         return {**min(tries, key=lambda each: each["measured"]), "tried": tries}
 
     def _out_of_reach(self, explorer: Explorer, budget: float) -> dict[str, Any]:
@@ -196,7 +198,7 @@ class Job:
         return {**told, "measured": measured.median, "spread": measured.spread, "out_of_reach": True}
 
     def _fastest_within(self, explorer: Explorer, drop: float) -> dict[str, Any]:
-        """The fastest plan, on a ladder of speed-ups, of whose answers at most `drop` per cent differ from the teacher's."""
+        """The fastest plan, on a ladder of speed-ups, that answers otherwise in `drop` per cent at most."""
         teacher = self.record["teacher"]["seconds"]
         unchanged = Plan(self.space.sizes[0])
         chosen = {**_told(Candidate(unchanged, teacher, explorer.judge(unchanged))), "measured": teacher}

@@ -10,7 +10,6 @@ How long the host takes to ask an idle device for an update tells which of the t
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +20,7 @@ from ..core import Objective
 from ..data.loader import training_batches
 from ..data.sources import Source, check_fit, open_data
 from ..measure.energy import reading
-from ..measure.timing import Timing
+from ..measure.timing import Clock, Timing, time_calls
 from .journal import Journal
 from .learner import check_teachers, choose_objective, in_their_roles
 from .loop import Run
@@ -118,16 +117,16 @@ class Marks:
     """
 
     def __init__(self, device: torch.device):
-        self.device = device
+        self.clock = Clock(device)
         self.pairs: list[tuple[Any, Any]] = []
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same call, marked each time."""
 
         def marked(*arguments: Any) -> Any:
-            before = self._mark()
+            before = self.clock.mark()
             result = call(*arguments)
-            self.pairs.append((before, self._mark()))
+            self.pairs.append((before, self.clock.mark()))
             return result
 
         return marked
@@ -140,41 +139,30 @@ class Marks:
 
     def seconds(self) -> list[float]:
         """The time between the marks of each call; waits for the device."""
-        _wait(self.device)
-        if self.device.type == "cuda":
-            return [before.elapsed_time(after) / 1e3 for before, after in self.pairs]
-        return [after - before for before, after in self.pairs]
-
-    def _mark(self) -> Any:
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        self.clock.wait()
+        return [self.clock.seconds(before, after) for before, after in self.pairs]
 
 
 def _time(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, float]:
-    """Seconds a call and the clock meanwhile, after a warm-up, with the device's queue empty before and after."""
+    """Seconds a call and the clock meanwhile, after a warm-up."""
+    clocks = []
     for _ in range(WARM_UP):
         call()
-    _wait(device)
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    clock = reading(torch.cuda.clock_rate, device) or 0.0  # while a GPU is at what was queued
-    _wait(device)
-    return (time.perf_counter() - start) / repeats, clock
+    _, total = time_calls(
+        call, repeats, device, meanwhile=lambda: clocks.append(reading(torch.cuda.clock_rate, device) or 0.0)
+    )
+    return total / repeats, clocks[0]
 
 
 def _asking(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
     """Seconds until a call returns that finds the device idle, and does not wait for it."""
-    times = []
+    host, clock, times = Clock(torch.device("cpu")), Clock(device), []
     for _ in range(repeats):
-        _wait(device)
-        start = time.perf_counter()
+        clock.wait()
+        start = host.mark()
         call()
-        times.append(time.perf_counter() - start)
-    _wait(device)
+        times.append(host.seconds(start, host.mark()))
+    clock.wait()
     return statistics.median(times)
 
 
@@ -182,8 +170,3 @@ def _turns(timings: list[tuple[float, float]]) -> tuple[Timing, float]:
     """The times of the turns and their median clock."""
     times, clocks = zip(*timings, strict=True)
     return Timing(list(times)), statistics.median(clocks)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize()

@@ -2,13 +2,14 @@
 
 import functools
 import json
+from pathlib import Path
 
 import pytest
 
-import lab.__main__ as laboratory
 import leanformer as lf
+from lab import __main__ as command
 from lab import results_page
-from lab.suite import Entry
+from lab.suite_rows import Entry
 from leanformer.measure import record, write_result
 from leanformer.papers.table import PaperTables, Row
 from leanformer.papers.tables import TABLES
@@ -24,8 +25,8 @@ def lean():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Result files of several kinds; the suite knows one model."""
-    monkeypatch.setattr(results_page, "SUITES", {"gpu": lambda: [(Entry("tiny EViT", "vit", (lf.EViT(),)), 1)]})
-    monkeypatch.setattr(results_page, "create", lambda name: SMALL())
+    monkeypatch.setattr(results_page, "SUITES", {"gpu": lambda batches: [(Entry("tiny EViT", "vit", (lf.EViT(),)), 1)]})
+    monkeypatch.setattr(results_page, "create", lambda name, **arguments: SMALL())
     forms = {"backbone eager": 10.0, "backbone compiled": 20.0, "eager": 15.0, "compiled": 25.0, "optimised": 30.0}
     row = {"label": "tiny EViT", "batch": 1, "size": 224, "dtype": "float32", "forms": forms, "mac_ratio": 1.5,
            "speedup": 1.75, "paper_speedup": "1.50"}  # fmt: skip
@@ -68,11 +69,11 @@ def test_every_kind_of_result_is_shown_with_its_command_and_data(folder, tmp_pat
 def test_a_study_tells_what_its_commands_share_once_and_the_rest_beside_each_row(folder, tmp_path):
     row = {"kind": "EViT", "student": "EViT, distilled", "seed": 0, "epochs": 3, "before": 60.0, "ema_top1": None,
            "macs": 10**9, "teacher_top1": 80.0, "top1": 79.0, "paper_top1": None, "parameters": 10**6,
-           "command": "leanformer study s --compile --epochs 3 --seeds 0 --only 'EViT, distilled'"}  # fmt: skip
+           "command": "python -m lab study s --compile --epochs 3 --seeds 0 --only 'EViT, distilled'"}  # fmt: skip
     long = row | {"epochs": 12, "command": row["command"].replace("epochs 3", "epochs 12")}
     write_result(record("study s", [row, long]), folder / "study_s.json")
     text = results_page.write_page({}, tmp_path / "r.md", folder)[0].read_text()
-    assert "\n    leanformer study s --compile\n" in text
+    assert "\n    python -m lab study s --compile\n" in text
     assert "| `--epochs 12 --seeds 0 --only 'EViT, distilled'` |" in text
     assert "| paper |" not in text.split("## study_s")[1]  # nothing fills that column
 
@@ -86,9 +87,42 @@ def test_a_figure_that_is_off_is_told(folder, tmp_path):
 
 
 def test_the_command_writes_the_page(folder, tmp_path, monkeypatch):
-    teacher = PaperTables(TABLES["sit"].rows[:1], "A remark.")
-    monkeypatch.setattr(laboratory, "TABLES", {"sit": teacher})
+    monkeypatch.setattr(command, "TABLES", {"sit": PaperTables(TABLES["sit"].rows[:1], "A remark.")})
     path = tmp_path / "docs" / "results.md"
-    assert laboratory.results(path, folder) == 0
+    assert command.main(["results", "--page", str(path), "--folder", str(folder)]) == 0
     assert "LV-ViT+-Ti" in path.read_text()
     assert json.loads((folder / "sweep.json").read_text())["kind"] == "sweep"
+
+
+def test_a_suite_shows_both_ratios_and_old_rows_blanks(folder, tmp_path):
+    forms = {"backbone eager": 10.0, "backbone compiled": 20.0, "backbone optimised": 25.0, "optimised": 40.0}
+    row = {"label": "new", "backbone": "vit", "batch": 1, "size": 224, "dtype": "float32", "runtime": "torch",
+           "forms": forms, "over_timm": 2.0, "over_timm_spread": 0.01, "over_own": 1.6, "over_own_spread": 0.02,
+           "mac_ratio": 2.0, "share": 0.8, "failed": "", "command": "python -m lab suite gpu"}  # fmt: skip
+    failed = row | {"label": "broken", "forms": {}, "failed": "out of memory"}
+    failed |= dict.fromkeys(("over_timm", "over_own", "mac_ratio", "share", "over_timm_spread", "over_own_spread"))
+    old = json.loads((folder / "suite.json").read_text())["rows"][0]
+    write_result(record("suite gpu", [row, old, failed]), folder / "suite.json")
+    lines = results_page.write_page({}, tmp_path / "r.md", folder)[0].read_text().splitlines()
+    cells = [line.strip("|").split("|") for line in lines]
+    head = next([name.strip() for name in line] for line in cells if any("over own" in name for name in line))
+    shown = {line[0].strip(): dict(zip(head, map(str.strip, line))) for line in cells if len(line) == len(head)}
+    assert [shown["new"][name] for name in ("over timm", "over own", "share")] == ["2.00", "1.60", "0.80"]
+    assert shown["new"]["timm's best, img/s"] == "20"  # the optimised backbone is not timm's
+    assert [shown["tiny EViT"][name] for name in ("over timm", "over own")] == ["1.75", ""]
+    assert shown["broken"]["failed"] == "out of memory"
+
+
+def test_the_suite_of_families_has_columns_of_its_own(folder, tmp_path):
+    row = {"family": "mlp_mixer", "model": "mixer_b16_224", "method": "repa", "batch": 256, "dtype": "bfloat16",
+           "forms": {"compiled": 10.0, "compiled, graph": 12.0, "optimised": 9.0}, "ratios": {"optimised": 0.75},
+           "loss": "optimised", "failed": "", "commit": None, "command": ""}  # fmt: skip
+    write_result(record("suite families", [row]), folder / "families.json")
+    text = results_page.write_page({}, tmp_path / "r.md", folder)[0].read_text()
+    assert "| mlp_mixer | mixer_b16_224 | repa | 256 | bfloat16 | 12 | 9 | 0.75 | optimised |" in text
+
+
+def test_every_result_file_of_this_repository_can_be_shown():
+    for result in results_page.read_results(Path(__file__).parents[2] / "results"):
+        if result.get("rows"):
+            assert results_page.shown_result(result).count("\n| ") >= len(result["rows"]) // 10

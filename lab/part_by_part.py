@@ -1,4 +1,4 @@
-"""A model taken apart: what each part adds to the latency of the model that is there without it.
+"""A model built up part by part: what each part adds to the latency of the model without it.
 
 embedding alone → + norms → + FFN → + token mixer = the model without its classifier        (RIFormer's Figure 1)
 """
@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from leanformer.core import Branch, blocks_of, input_of
-from leanformer.measure.profile import Profile
-from leanformer.measure.timing import interleave, prepare
+from leanformer.measure import Profile, interleave, prepare
 
 STEPS = {
     "patch embedding": ("norms", "FFN", "token mixer"),
@@ -23,7 +22,7 @@ STEPS = {
 """What each step adds → what the model still lacks with it."""
 
 
-def taken_apart(
+def latency_part_by_part(
     name: str,
     model: nn.Module,
     device: torch.device,
@@ -35,18 +34,25 @@ def taken_apart(
 ) -> Profile:
     """The latency of a model, built up part by part; all steps are timed in turn.
 
-    `ready` is called when all is compiled and only the timing is left.
+    Args:
+        name: what the row calls the model.
+        model: a model whose blocks are branches.
+        device: where it runs.
+        batch: images at a time.
+        dtype: float32, bfloat16 or float16.
+        mode: eager or compiled.
+        repeats: how often each step is timed.
+        ready: called when all is compiled and only the timing is left.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2)
-    >>> list(taken_apart("tiny", tiny, torch.device("cpu"), 1, "float32", repeats=1).parts)
+    >>> list(latency_part_by_part("tiny", tiny, torch.device("cpu"), 1, "float32", repeats=1).parts)
     ['patch embedding', 'norms', 'FFN', 'token mixer']
     """
     images = torch.randn(batch, *input_of(model)["input_size"], device=device).to(getattr(torch, dtype))
     bare: Any = copy.deepcopy(model).eval().to(device, getattr(torch, dtype))
     if hasattr(bare, "reset_classifier"):
         bare.reset_classifier(0)
-    torch._dynamo.reset()
     calls = {step: prepare(without(bare, *lacks), images, mode) for step, lacks in STEPS.items()}
     timings = interleave(calls, device, repeats, ready=ready)
     parts, before = {}, 0.0

@@ -86,9 +86,16 @@ def profile(
     repeats: int = 5,
     ready: Callable[[], None] | None = None,
 ) -> Profiles:
-    """Time models component by component: on the GPU in bfloat16 if there is one, else on the CPU in float32.
+    """Time models component by component.
 
-    `ready` is called whenever a model is compiled and only its timing is left.
+    Args:
+        models: one model, or several by name.
+        device: by default the GPU if there is one.
+        batch: images at a time.
+        dtype: by default bfloat16 on a GPU and float32 on a CPU.
+        modes: eager, compiled.
+        repeats: how often each component is timed, in turn with the others.
+        ready: called whenever a model is compiled and only its timing is left.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2)
@@ -103,7 +110,7 @@ def profile(
         twin = copy.deepcopy(model).eval().to(place, getattr(torch, dtype))
         images = torch.randn(batch, *input_of(model)["input_size"], device=place).to(getattr(torch, dtype))
         for mode in modes:
-            torch._dynamo.reset()
+            torch.compiler.reset()
             whole, parts = _profile(twin, images, mode, repeats, ready)
             rows.append(Profile(name, mode, batch, dtype, whole.median, whole.spread, parts))
     return Profiles(tuple(rows), str(place))
@@ -111,6 +118,9 @@ def profile(
 
 def components(model: nn.Module) -> dict[str, list[str]]:
     """Component → paths of the modules that make it up; no module stands in two.
+
+    Args:
+        model: a model with blocks.
 
     >>> import leanformer as lf
     >>> components(lf.create("vit", depth=1))["norms"]
@@ -156,7 +166,7 @@ def _of_block(path: str, block: Block) -> Iterator[tuple[str, str]]:
         if isinstance(module, nn.Identity):
             continue
         if isinstance(module, Reducer) and isinstance(module, Branch):
-            yield "token reduction", where  # what it takes beyond the plain branch: see _profile
+            yield "token reduction", where  # what it takes beyond the branch that keeps all tokens: see _profile
         if isinstance(module, Branch):
             yield from (("norms", f"{where}.norm"), (BY_SLOT[slot], f"{where}.fn"))
         else:
@@ -175,8 +185,8 @@ def _outside(path: str) -> str | None:
 def _profile(
     model: nn.Module, images: Tensor, mode: str, repeats: int, ready: Callable[[], None] | None = None
 ) -> tuple[Timing, dict[str, float]]:
-    plain = _plain_branches(model)
-    seen = _captured(model, images, plain)
+    whole = _without_reduction(model)
+    seen = _captured(model, images, whole)
     parts = {name: [inner for path in paths for inner in _ran(path, seen)] for name, paths in components(model).items()}
     calls: dict[str, Call] = {"": prepare(model, images, mode)}
     for name, paths in parts.items():
@@ -184,17 +194,17 @@ def _profile(
             calls[name] = prepare(
                 Together([model.get_submodule(p) for p in paths], [seen[p] for p in paths]), images, mode
             )
-    reducing = [path for path in parts.get("token reduction", ()) if path in plain]
+    reducing = [path for path in parts.get("token reduction", ()) if path in whole]
     if reducing:
-        calls["plain"] = prepare(Together([plain[p] for p in reducing], [seen[p] for p in reducing]), images, mode)
+        calls["unreduced"] = prepare(Together([whole[p] for p in reducing], [seen[p] for p in reducing]), images, mode)
     timings = interleave(calls, images.device, repeats, ready=ready)
     seconds = {name: timings[name].median for name in parts if name in timings}
     if reducing:
-        seconds["token reduction"] = max(0.0, seconds["token reduction"] - timings["plain"].median)
+        seconds["token reduction"] = max(0.0, seconds["token reduction"] - timings["unreduced"].median)
     return timings[""], seconds
 
 
-def _plain_branches(model: nn.Module) -> dict[str, Branch]:
+def _without_reduction(model: nn.Module) -> dict[str, Branch]:
     """Branches that also take tokens away, by path, as the branches they would be without that."""
     return {
         f"{path}.{slot}": Branch(**getattr(block, slot).parts()).eval()
@@ -204,14 +214,14 @@ def _plain_branches(model: nn.Module) -> dict[str, Branch]:
     }
 
 
-def _captured(model: nn.Module, images: Tensor, plain: Mapping[str, Branch]) -> dict[str, tuple[tuple, dict]]:
+def _captured(model: nn.Module, images: Tensor, whole: Mapping[str, Branch]) -> dict[str, tuple[tuple, dict]]:
     """The inputs of every module that a forward pass calls, by path."""
     seen: dict[str, tuple[tuple, dict]] = {}
     watched = [
         module.register_forward_pre_hook(_keep(seen, path), with_kwargs=True) for path, module in model.named_modules()
     ]
     model(images)
-    for path, branch in plain.items():  # such a branch may use its parts without calling them
+    for path, branch in whole.items():  # such a branch may use its parts without calling them
         if path in seen and f"{path}.fn" not in seen:
             branch(*seen[path][0], **seen[path][1])
     for handle in watched:

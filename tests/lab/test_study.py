@@ -7,12 +7,15 @@ import json
 import pickle
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import leanformer as lf
+from lab.__main__ import main
 from lab.studies import study
 from lab.studies.digest import digest, losses, points
 from lab.studies.riformer import riformer
@@ -21,11 +24,17 @@ from lab.studies.scale import Scale
 from lab.studies.speed import Kinds
 from lab.studies.study import _own_first, run_study
 from lab.studies.vit_tiny import vit_tiny
-from leanformer.cli import main
+from leanformer.measure import timing
 from leanformer.methods import EViT, RePa
 from leanformer.train import Result
 
+ROOT = Path(__file__).parents[2]
 SMALL = ["--set", "img_size=32", "--set", "depths=(1,1,1,1)", "--set", "dims=(8,8,16,16)"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setitem(timing.SAMPLE_SECONDS, "cpu", 0.005)
 
 
 @pytest.fixture
@@ -83,7 +92,7 @@ def test_a_study_writes_a_row_a_run_and_skips_what_is_there(pack, tmp_path, caps
         "table7/affine-imitation",
     }
     row = again
-    assert row["command"].startswith("leanformer study riformer --data pack:colours --set ")
+    assert row["command"].startswith("python -m lab study riformer --data pack:colours --set ")
     assert row["command"].endswith(" --device cpu --epochs 1 --seeds 0 --only table7/affine-imitation")
     assert "--compile" not in row["command"]
     assert row["speedup"]["eager"] > 0
@@ -97,7 +106,7 @@ def test_a_study_writes_a_row_a_run_and_skips_what_is_there(pack, tmp_path, caps
 def test_seeds_share_a_line_with_one_command_and_rates_do_not():
     base = {"kind": "EViT", "student": "EViT, distilled", "epochs": 3, "before": 60.0, "ema_top1": None, "macs": 1}
     base |= {"teacher_top1": 80.0, "paper_top1": None, "parameters": 1}
-    scale = Scale(data="pack:x", epochs=3, teacher_epochs=6, command="leanformer study s")
+    scale = Scale(data="pack:x", epochs=3, teacher_epochs=6, command="python -m lab study s")
     slow = dataclasses.replace(scale, learning_rate=3e-5)
     rows = [
         base | {"seed": seed, "top1": top1, "learning_rate": at.learning_rate, "command": at.command_of("EViT", seed)}
@@ -105,8 +114,8 @@ def test_seeds_share_a_line_with_one_command_and_rates_do_not():
     ]
     lines = digest(rows)
     assert [(line["seeds"], line["rate"], line["range"], line["command"]) for line in lines] == [
-        ("2", "", "78.00-79.00", "leanformer study s --epochs 3 --seeds 0 1 --only EViT"),
-        ("1", "3e-05", "", "leanformer study s --learning-rate 3e-05 --epochs 3 --seeds 0 --only EViT"),
+        ("2", "", "78.00-79.00", "python -m lab study s --epochs 3 --seeds 0 1 --only EViT"),
+        ("1", "3e-05", "", "python -m lab study s --learning-rate 3e-05 --epochs 3 --seeds 0 --only EViT"),
     ]
     assert losses({"one": rows}) == [{"student": "EViT, distilled", "epochs": "3", "one": "0.50"}]
 
@@ -145,11 +154,11 @@ def test_a_student_of_smaller_images_learns_from_the_teacher_at_its_own_size(pac
 
 
 def test_processes_share_the_queue(pack, tmp_path):
-    command = [sys.executable, "-m", "leanformer.cli", "study", "riformer", "--data", pack, "--epochs", "1"]
+    command = [sys.executable, "-m", "lab", "study", "riformer", "--data", pack, "--epochs", "1"]
     command += ["--teacher-epochs", "1", "--batch-size", "16", "--device", "cpu", "--runs", str(tmp_path / "runs")]
     command += ["--output", str(tmp_path / "study.json"), *SMALL, "--only", "table7/ident|table7/affine"]
     command += ["--workers", "2", "--measure", "never"]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     rows = json.loads((tmp_path / "study.json").read_text())["rows"]
     assert [row["student"] for row in rows] == [
         "table7/identity",
@@ -157,6 +166,30 @@ def test_processes_share_the_queue(pack, tmp_path):
         "table7/affine-imitation",
     ]
     assert len({row["teacher_top1"] for row in rows}) == 1
+
+
+@pytest.mark.slow
+def test_a_study_that_is_terminated_leaves_no_process_behind(pack, tmp_path):
+    command = [sys.executable, "-m", "lab", "study", "riformer", "--data", pack, "--epochs", "9", "--device", "cpu"]
+    command += ["--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "study.json"), *SMALL, "--workers", "2"]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+    while started.poll() is None and len(list((tmp_path / "runs").glob("worker-*.log"))) < 2:
+        time.sleep(0.1)
+    assert len(_processes(str(tmp_path))) == 3
+    started.terminate()
+    assert started.wait(60) != 0
+    assert _processes(str(tmp_path)) == []
+
+
+def _processes(text):
+    """The processes whose command line contains the text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [path] if text in path.read_text() else []
+        except OSError:
+            continue
+    return found
 
 
 def test_what_is_to_be_timed_travels_to_another_process(pack):
@@ -300,7 +333,6 @@ def test_every_student_of_the_vit_study_can_be_made():
     teacher = study.teacher(3)
     names = [student.name for student in study.students]
     assert len(set(names)) == len(names)
-    for student in study.students:
-        model = student.make(teacher, 12)
-        assert model.num_classes == 3
-    assert {type(m) for s in study.students for m in s.make(teacher, 12).card.methods} >= {EViT, RePa}
+    models = [student.make(teacher, 12) for student in {student.kind: student for student in study.students}.values()]
+    assert all(model.num_classes == 3 for model in models)
+    assert {type(method) for model in models for method in model.card.methods} >= {EViT, RePa}

@@ -14,26 +14,26 @@ TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads
 
 
 @pytest.mark.parametrize("options", [{}, {"class_token": False, "global_pool": "avg"}, {"init_values": 0.1}])
-@pytest.mark.parametrize("spread", [0.0, 0.5])
-def test_a_grown_model_gives_the_same_logits(options, spread):
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_a_grown_model_gives_the_same_logits(options, noise):
     small = randomise(lf.create("vit", **TINY, **options)).double().eval()
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    wide = grow(small, spread=spread)
+    wide = grow(small, noise=noise)
     assert wide.embed_dim == 64
     assert wide.blocks[0].mix.fn.num_heads == 4
     torch.testing.assert_close(wide(images), small(images), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.5])
-def test_the_halves_learn_different_things_with_a_spread_alone(spread):
-    wide = grow(randomise(lf.create("vit", **TINY)), spread=spread)
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_the_halves_learn_different_things_with_noise_alone(noise):
+    wide = grow(randomise(lf.create("vit", **TINY)), noise=noise)
     wide(torch.randn(8, 3, 32, 32)).logsumexp(1).sum().backward()
     first, second = wide.blocks[0].ffn.fn.fc1.weight.grad.chunk(2)
-    assert torch.allclose(first, second, rtol=1e-3, atol=1e-5) == (spread == 0.0)
+    assert torch.allclose(first, second, rtol=1e-3, atol=1e-5) == (noise == 0.0)
 
 
 def test_a_model_with_methods_does_not_grow():
-    with pytest.raises(ValueError, match="only a plain ViT can grow"):
+    with pytest.raises(ValueError, match="only a ViT without methods can grow"):
         grow(lf.apply(lf.create("vit", **TINY), lf.EViT()))
 
 
