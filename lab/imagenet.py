@@ -18,12 +18,11 @@ from torch import Tensor, nn
 import leanformer as lf
 from leanformer.data.sources import Arrays, open_data
 from leanformer.data.view import EvaluationView
-from leanformer.measure import count, record, write_result
+from leanformer.measure import choose, commit, count, record, write_result
 from leanformer.measure.console import console
-from leanformer.measure.results import choose, commit
 from leanformer.search.plan import Plan
 
-from .studies.file_lock import claim, read_row, write_row
+from .studies.file_lock import file_lock, read_row, write_row
 
 Build = Callable[[nn.Module], nn.Module]
 LEAN = (1.25, 1.5, 2.0, 2.5, 3.0)
@@ -126,7 +125,7 @@ def imagenet(
     training: Any = None
     for name in chosen:
         folder = runs / f"{name}{f' {variant}' if variant else ''}, {epochs} epochs, seed {seed}".replace("/", "-")
-        with claim(folder) as mine:
+        with file_lock(folder) as mine:
             if not mine or read_row(folder) is not None:
                 continue
             training = unlabelled(data, images) if training is None else training

@@ -130,7 +130,7 @@ def searched(
             break
     found = [_told(each.plan, costs, judge) for each in best]
     console().print(
-        f"{seconds_told(budget)}: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%", highlight=False
+        f"{1e3 * budget:.3f} ms: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%", highlight=False
     )
     return {"best": found[:5], "hand": hand, "tried": len(explorer.seen)}
 
