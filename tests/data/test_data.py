@@ -113,7 +113,7 @@ def test_another_number_of_classes_than_the_head_is_refused(tmp_path):
 
 def test_a_label_beyond_the_head_is_refused():
     images, labels = arrays()
-    with pytest.raises(ValueError, match="label 7, but the model's head has 4"):
+    with pytest.raises(ValueError, match="label 4, but there are only 4 classes"):
         _fit((images, labels + 4))
 
 

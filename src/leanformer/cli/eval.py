@@ -1,5 +1,6 @@
 """leanformer eval: accuracy on a data set, with what is confused with what."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -8,11 +9,12 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from ..core import card_of, set_card
+from ..core import card_of, classes_of, set_card
 from ..measure import record, write_result
 from ..measure.console import console
 from ..speed.fp8 import fp8_products
 from ..train import Evaluation, evaluate
+from ..visualise.names import class_names_of
 from .common import Apply, Model, Set, open_model
 
 
@@ -65,7 +67,7 @@ def eval_(
                        compile=compile, workers=workers, crop=crop)
         for form, each in forms.items()
     }  # fmt: skip
-    result, out = results[""], console()
+    result, out = _named(results[""], opened), console()
     out.print(_summary(model, data, results))
     if confusions:
         out.print(_confusions(result, confusions))
@@ -78,6 +80,12 @@ def eval_(
         about = {"data": name, "images": result.images, "damaged": result.damaged, "methods": list(methods)}
         about |= result.summary() | ({} if crop is None else {"crop": crop})
         write_result(record("eval", rows, where, **about), output)
+
+
+def _named(result: Evaluation, model: nn.Module) -> Evaluation:
+    """The evaluation with classes as words: the data set's names, else those on the model's card, else ImageNet's."""
+    classes, total = result.classes or classes_of(model), getattr(model, "num_classes", 0)
+    return dataclasses.replace(result, classes=class_names_of(len(classes) if classes else total, classes))
 
 
 def _in_fp8(model: nn.Module) -> nn.Module:

@@ -1,6 +1,7 @@
 """leanformer serve: a model behind HTTP, or as a folder for Triton. leanformer serve-load: how it stands a load."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,14 +9,14 @@ import torch
 import tyro
 from torch import nn
 
-from ..core import card_of, fuse
+from ..core import card_of, classes_of, fuse
 from ..export import onnx, open_file
 from ..export.target import require
 from ..measure.console import console
 from ..measure.results import record, write_result
 from ..serve import Limits, OnnxFile, Served, of_file, of_model, write_repository
 from ..serve.load import health, put_load
-from ..visualise.names import class_name
+from ..visualise.names import class_names_of
 from .common import Apply, Model, Set, open_model
 
 Emit = Annotated[
@@ -39,8 +40,10 @@ def serve(
     max_wait: float = 5.0,
     max_body: int = Limits.body,
     max_pixels: int = Limits.pixels,
+    max_request_pixels: int = Limits.request_pixels,
     max_images: int = Limits.images,
     max_queue: int = Limits.queue,
+    max_connections: int = Limits.connections,
     timeout: float = Limits.seconds,
 ) -> None:
     """Serve a model over HTTP: POST /classify, GET /healthz and /metrics, and a page for people at /.
@@ -56,7 +59,8 @@ def serve(
         arguments: An argument of the model as name=value; may be given several times.
         emit: Do not serve; write a model repository for NVIDIA Triton into this folder.
         name: What the model is called in answers and in the repository.
-        classes: A text file with the name of one class a line; by default ImageNet's for 1000 classes.
+        classes: A text file with the name of one class a line; by default the names on the model's card, or ImageNet's
+            for 1000 classes.
         fused: Fuse the model first.
         device: Where PyTorch computes: cpu or cuda; by default the GPU if there is one.
         host: The address to listen on; 0.0.0.0 for every one.
@@ -65,8 +69,10 @@ def serve(
         max_wait: Milliseconds that an image waits for others.
         max_body: Bytes of one request.
         max_pixels: Pixels of one image.
+        max_request_pixels: Pixels of all images of one request together.
         max_images: Images in one request.
         max_queue: Images that may wait; more are answered with 503.
+        max_connections: Connections that may be open; beyond it one that asks for nothing is closed.
         timeout: Seconds until a request is answered with 504.
     """
     called = name or Path(model).stem
@@ -75,14 +81,18 @@ def serve(
             _emit(folder, called, model, (methods, checkpoint, arguments), classes, fused, max_batch, max_wait / 1000)
         return
     require(("fastapi", "uvicorn", "python_multipart"), "serve", "serving")
-    limits = Limits(body=max_body, pixels=max_pixels, images=max_images, seconds=timeout, queue=max_queue)
+    limits = Limits(
+        body=max_body, pixels=max_pixels, request_pixels=max_request_pixels, images=max_images, seconds=timeout,
+        queue=max_queue, connections=max_connections, headers=min(Limits.headers, timeout),
+    )  # fmt: skip
     if Path(model).suffix == ".onnx":
         _only_file(model, methods, checkpoint, arguments)
         file = OnnxFile.read(model)
-        served = of_file(file, open_file(model), called, _classes(classes, file.output_dims[-1]))
+        served = of_file(file, open_file(model), called, _classes(classes, file.output_dims[-1], file.classes))
     else:
         opened = _ready(open_model(model, methods, checkpoint, arguments), fused).to(_place(device))
-        served = of_model(opened, called, _classes(classes, opened.num_classes))  # type: ignore[arg-type]
+        names = _classes(classes, opened.num_classes, classes_of(opened))  # type: ignore[arg-type]
+        served = of_model(opened, called, names)
     _listen(served, limits, max_batch, max_wait / 1000, host, port)
 
 
@@ -113,22 +123,13 @@ def serve_load(
 
 
 def _listen(served: Served, limits: Limits, max_batch: int, max_wait: float, host: str, port: int) -> None:
-    import uvicorn
-
     from ..serve.app import create_app
+    from ..serve.server import listen
 
     served.warm_up(max_batch)
     app = create_app(served, limits, max_batch=max_batch, max_wait=max_wait)
     console().print(f"{served.name} on {served.runtime}: http://{host}:{port}")
-    # on SIGTERM no new connection is taken, and requests in flight get the time that every request has
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=int(limits.seconds) + 1,
-    )
+    listen(app, limits, host, port)
 
 
 def _emit(
@@ -149,7 +150,7 @@ def _emit(
         else:
             path = onnx(open_model(model, *how), Path(temporary) / "model.onnx", fused=fused).path
         file = OnnxFile.read(path)
-        names = _classes(classes, file.output_dims[-1])
+        names = _classes(classes, file.output_dims[-1], file.classes)
         written = write_repository(folder, name, file, names, max_batch=max_batch, max_wait=max_wait)
     console().print(f"wrote {written}; serve it with: tritonserver --model-repository={folder}")
 
@@ -170,9 +171,10 @@ def _place(device: str | None) -> torch.device:
     return place
 
 
-def _classes(path: Path | None, total: int) -> list[str]:
+def _classes(path: Path | None, total: int, carded: Sequence[str] | None) -> Sequence[str]:
+    """The names in a text file, else those on the model's card, else ImageNet's or numbers."""
     if path is None:
-        return [class_name(index, total) for index in range(total)]
+        return class_names_of(total, carded if carded is not None and len(carded) == total else None)
     try:
         names = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -6,17 +6,20 @@ from .card import (
     Card,
     card_json,
     card_of,
+    classes_of,
     has_card,
-    input_of,
-    pooling_of,
     read,
     save,
     set_card,
+    set_classes,
     versions,
     write_atomically,
 )
+from .checked import one_line
 from .choices import Choices
 from .environment import VARIABLES, environment
+from .files import check_file
+from .inputs import image_size, input_of, pooling_of, set_input
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, parse_options, select
 from .objective import Objective, Step, Sum, View, taps
 from .plan import apply, fold, fuse, share, with_options
@@ -62,14 +65,18 @@ __all__ = [
     "calibrate",
     "card_json",
     "card_of",
+    "check_file",
+    "classes_of",
     "decision_paths",
     "environment",
     "fold",
     "fuse",
     "has_card",
+    "image_size",
     "input_of",
     "kept_patches",
     "method_from",
+    "one_line",
     "parse_method",
     "parse_options",
     "pooling_of",
@@ -80,6 +87,8 @@ __all__ = [
     "save",
     "select",
     "set_card",
+    "set_classes",
+    "set_input",
     "share",
     "single_patches",
     "taps",

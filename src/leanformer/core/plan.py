@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .block import blocks_of
-from .card import card_of, input_of, set_card
+from .card import card_of, set_card
+from .inputs import input_of
 from .method import Build, Fusible, Method
 from .reduce import LeavesGrid, NeedsGrid
 

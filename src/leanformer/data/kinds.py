@@ -9,6 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .folders import check_plain
+
 UNREADABLE = (
     OSError, SyntaxError, ValueError, EOFError, LookupError, OverflowError, struct.error, zlib.error,
     Image.DecompressionBombError,
@@ -110,6 +112,7 @@ class Files:
 
     def picture(self, index: int) -> tuple[Image.Image, int]:
         """One image as RGB, decoded, and its label."""
+        check_plain(self.reader, index)
         file, label = self.reader[index]
         image = file if isinstance(file, Image.Image) else Image.open(file)
         return image.convert("RGB"), int(label) if self.labelled else -1

@@ -5,8 +5,10 @@
 Sizes are checked before any pixel is decoded. S is the input size, scale = max(S_h / h, S_w / w) / crop_pct.
 """
 
+import contextlib
 import dataclasses
 import io
+from collections.abc import Iterator
 from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -16,6 +18,10 @@ from ..data.view import EvaluationView
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 """What browsers show and cameras write; every further decoder would be one more thing to attack."""
+
+
+SCANS = 10
+"""Scans of a progressive JPEG that cost no more than one of a plain one."""
 
 
 class Refused(ValueError):
@@ -33,6 +39,17 @@ class Seen:
     pixels: Tensor  # (C, H, W)
     box: tuple[float, float, float, float]
     """Left, top, width and height, as shares of the picture's width and height."""
+
+
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    """Whatever a decoder trips over is a refusal: they fail in every way there is on bytes made to break them."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(422, f"the image is damaged: {type(error).__name__}") from error
 
 
 class Decoder:
@@ -55,16 +72,24 @@ class Decoder:
         self.max_pixels = max_pixels
 
     def __call__(self, data: bytes) -> Seen:
-        try:
+        with _damage():
+            upright = ImageOps.exif_transpose(self._open(data))
+            image = upright.convert("RGB" if self.channels == 3 else "L")
+            return Seen(self.view(image), self._box(*image.size))
+
+    def cost(self, data: bytes) -> int:
+        """Pixels that decoding this image takes, by its header alone; refuses what is too large or no image.
+
+        A progressive JPEG is decoded once for each of its scans, of which a few bytes each suffice: every ten, which
+        is what cameras and browsers write, count as the picture once more.
+        """
+        with _damage():
             image = self._open(data)
-            box = self._box(*image.size)
-            return Seen(self.view(image), box)
-        except Refused:
-            raise
-        except Exception as error:  # decoders fail in every way there is on bytes made to break them
-            raise Refused(422, f"the image is damaged: {type(error).__name__}") from error
+            scans = data.count(b"\xff\xda") if image.format == "JPEG" else 1
+            return image.width * image.height * max(1, -(-scans // SCANS))
 
     def _open(self, data: bytes) -> Image.Image:
+        """The image with its header read and its size checked; no pixel is decoded yet."""
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError as error:
@@ -77,7 +102,7 @@ class Decoder:
         # a line one pixel high would grow without bound when its short side is brought to the model's size
         if width * height * self._scale(width, height) ** 2 > self.max_pixels:
             raise Refused(422, f"an image of {width} x {height} pixels is too narrow")
-        return ImageOps.exif_transpose(image).convert("RGB" if self.channels == 3 else "L")
+        return image
 
     def _scale(self, width: int, height: int) -> float:
         return max(self.size[0] / height, self.size[1] / width) / self.crop

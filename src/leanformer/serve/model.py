@@ -11,8 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import Decision, blocks_of, decision_paths, input_of, reducers, single_patches, taps, trace
+from ..core import Decision, blocks_of, decision_paths, input_of, one_line, reducers, single_patches, taps, trace
+from ..core.checked import check_view
 from .onnx_file import OnnxFile
+
+DTYPES = {"FLOAT": torch.float32, "FLOAT16": torch.float16}
+"""ONNX's element types → those that images are given in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +118,12 @@ def of_file(file: OnnxFile, run: Callable[[Tensor], Tensor], name: str, classes:
             "serve one that was exported without preprocessing"
         )
     if "input" not in file.card:
-        raise ValueError(f"the card of {file.path} does not say how its input is normalised: {file.card}")
-    dtype = {"FLOAT": torch.float32, "FLOAT16": torch.float16}[file.input_type]
-    config = {key: tuple(v) if isinstance(v, list) else v for key, v in file.card["input"].items()}
+        raise ValueError(f"the card of {file.path} does not say how its input is normalised: {one_line(file.card)}")
+    if file.input_type not in DTYPES:
+        raise ValueError(f"{file.path} takes {file.input_type}; served files take {' or '.join(DTYPES)}")
+    dtype, config = DTYPES[file.input_type], check_view(file.card["input"])
+    if "input_size" not in config:
+        raise ValueError(f"the card of {file.path} does not say the size of its images")
     return Served(
         name=name,
         runtime="onnxruntime",

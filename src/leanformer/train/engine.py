@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core import Objective
+from ..core import Objective, set_classes
 from ..data.sources import Data, Source, check_fit, check_labelled, open_data
 from .checkpoint import read_checkpoint, remove_leftovers
 from .learner import check_teachers, choose_objective, in_their_roles
@@ -75,6 +75,8 @@ def _open(model: nn.Module, data: Source, val: Source | None, settings: Settings
         val_data = open_data(data, "val")
     check_fit(model, train_data, val_data)
     train_data.damage.limit = settings.damage_limit
+    if train_data.classes is not None:
+        set_classes(model, train_data.classes)
     if val_data is not None:
         check_labelled(val_data)
         check_fit(model, val_data)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..core import input_of
 from ..data.loader import worker_count
+from ..data.packs import check_labels
 from ..data.sources import UNREADABLE, Arrays, Data, Files, Source, check_fit, check_labelled, open_data
 from ..data.view import EvaluationView
 from .objectives import logits_of
@@ -128,6 +129,8 @@ def measure(
     with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
         for images, labels, names in _batches(data, config, device, size, worker_count(workers), process, processes):
             logits = logits_of(model(images)).float()  # (b, classes)
+            if not isinstance(data, Arrays):  # those were looked at before
+                check_labels(labels.clamp_min(0), logits.shape[1], f"{data.name}, in a batch of {len(labels)}")
             top = logits.topk(min(5, logits.shape[1])).indices  # (b, 5)
             loss = F.cross_entropy(logits, labels.clamp_min(0), reduction="none")  # (b,)
             hit = (top == labels[:, None]).any(1)
