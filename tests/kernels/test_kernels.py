@@ -10,10 +10,11 @@ from helpers import randomise
 from timm.layers import GroupNorm1, LayerScale2d, Mlp
 
 from leanformer.core import Block, Branch
-from leanformer.layers.products import linear_gelu, linear_gelu_reference, repa_ffn, repa_ffn_reference
+from leanformer.layers.products import linear_gelu, linear_gelu_reference
+from leanformer.methods.repa.products import repa_ffn, repa_ffn_reference
 from leanformer.methods.riformer.affine import NormResidual
+from leanformer.methods.riformer.fast import MixerFreeBlock
 from leanformer.methods.riformer.kernels.mixer_free import block_by_products, channel_sums
-from leanformer.speed.modules import MixerFreeBlock
 
 INTERPRETED = """
 import torch

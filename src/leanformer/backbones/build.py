@@ -102,7 +102,7 @@ def from_card(card: Card) -> nn.Module:
     model = apply(model, *card.methods)
     if card.fused:
         model = fold(model)
-    return set_card(model, card_of(model).replace(official=card.official))
+    return set_card(model, card_of(model).replace(official=card.official, optimised=card.optimised))
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:

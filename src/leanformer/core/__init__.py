@@ -19,6 +19,7 @@ from .choices import Choices
 from .environment import VARIABLES, environment
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, parse_options, select
 from .objective import Objective, Step, Sum, View, taps
+from .optimised import HasPlainForm, plain_of
 from .plan import apply, fold, fuse, share, with_options
 from .reduce import (
     FUSED,
@@ -32,7 +33,7 @@ from .reduce import (
     trace,
     traced,
 )
-from .rewrite import Rewrite, replaced
+from .rewrite import LocalRewrite, Rewrite
 
 __all__ = [
     "FUSED",
@@ -47,7 +48,9 @@ __all__ = [
     "Fittable",
     "Fusible",
     "Grid",
+    "HasPlainForm",
     "Layout",
+    "LocalRewrite",
     "Method",
     "NeedsGrid",
     "Objective",
@@ -72,11 +75,11 @@ __all__ = [
     "method_from",
     "parse_method",
     "parse_options",
+    "plain_of",
     "pooling_of",
     "read",
     "recalibrate",
     "reducers",
-    "replaced",
     "save",
     "select",
     "set_card",

@@ -21,6 +21,7 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from .method import METHODS, Method, method_from, plain
+from .optimised import plain_of
 
 FORMAT = 1
 KEY = "leanformer"
@@ -38,6 +39,8 @@ class Card:
     """Class and config of the official model that the weights came from, for the way back."""
     global_pool: str | None = None
     """The pooling that a checkpoint was written with; None: as the arguments have it."""
+    optimised: dict[str, Any] | None = None
+    """How `lf.optimize` made the model fast: steps, graph, batch, size, dtype and device; None for a plain model."""
     claims: dict[str, str] = dataclasses.field(default_factory=dict)
     """Slot path → name of the method that holds it; follows from the methods, so it is not written to files."""
 
@@ -75,6 +78,7 @@ def input_of(model: nn.Module) -> dict[str, Any]:
     >>> input_of(lf.create("deit_tiny_patch16_224", img_size=160))["input_size"]
     (3, 160, 160)
     """
+    model = plain_of(model)
     config = timm.data.resolve_data_config(model=model)
     size = _image_size(model)
     chans = getattr(model, "in_chans", config["input_size"][0])
@@ -94,7 +98,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         raise ValueError(
             f"{card_of(model)} cannot be written as JSON, so the model cannot be saved: {error}"
         ) from error
-    tensors = {key: value.detach().contiguous().cpu() for key, value in model.state_dict().items()}
+    tensors = {key: value.detach().contiguous().cpu() for key, value in plain_of(model).state_dict().items()}
     if len({value.untyped_storage().data_ptr() for value in tensors.values()}) < len(tensors):
         # a parameter that stands at two places is written twice, and loaded into both
         tensors = {key: value.clone() for key, value in tensors.items()}
@@ -172,7 +176,7 @@ def card_json(model: nn.Module) -> dict[str, Any]:
     >>> card_json(lf.create("deit_tiny_patch16_224"))["num_classes"]
     1000
     """
-    card, data = card_of(model), input_of(model)
+    card, data, model = card_of(model), input_of(model), plain_of(model)
     if not card.backbone:
         raise ValueError(
             f"this {type(model).__name__} cannot be rebuilt from a name, so it cannot be saved; "
@@ -185,6 +189,7 @@ def card_json(model: nn.Module) -> dict[str, Any]:
         "methods": [{"name": m.name, "version": m.version, "options": m.fields()} for m in card.methods],
         "fused": card.fused,
         "official": card.official,
+        "optimised": card.optimised,
         "num_classes": getattr(model, "num_classes", None),
         "global_pool": pooling_of(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
@@ -246,7 +251,14 @@ def _from_json(data: dict[str, Any]) -> Card:
         fused=bool(data["fused"]),
         official=data.get("official"),
         global_pool=data.get("global_pool"),
+        optimised=_dict_or_none(data.get("optimised")),
     )
+
+
+def _dict_or_none(value: Any) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"'optimised' is {value!r}, not of type dict")
+    return value
 
 
 def versions() -> dict[str, str]:

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .block import blocks_of
 from .card import card_of, input_of, set_card
 from .method import Build, Fusible, Method
+from .optimised import plain_of
 from .reduce import LeavesGrid, NeedsGrid
 
 FUSE_TOLERANCE = 1e-9
@@ -87,6 +88,7 @@ def with_options(model: nn.Module, **options: Any) -> nn.Module:
     >>> faster.head.weight is lean.head.weight
     True
     """
+    model = plain_of(model)
     card = card_of(model)
     new = share(model)
     left = dict(options)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...core import Rewrite, replaced
+from ...core import LocalRewrite
 from .idle import FusedFFN
 from .products import repa_ffn
 
@@ -29,11 +29,6 @@ class RePaProducts(nn.Module):
         return repa_ffn(x, self.w, self.b, self.w_in, self.b_in, self.w_out)
 
 
-def repa_by_products(model: nn.Module) -> nn.Module | None:
-    """RePa's fused FFN as three products that do everything else in passing."""
-    return replaced(model, _gelu_repa, RePaProducts)
-
-
 def _gelu_repa(module: Any) -> bool:
     if type(module) is not FusedFFN or module.fc2 is None or type(module.act) is not nn.GELU:
         return False
@@ -41,4 +36,4 @@ def _gelu_repa(module: Any) -> bool:
     return plain and module.norm is None and module.skip is None and module.fc1.bias is not None
 
 
-REWRITES = (Rewrite("RePa by products", repa_by_products),)
+REWRITES = (LocalRewrite("RePa by products", _gelu_repa, RePaProducts),)

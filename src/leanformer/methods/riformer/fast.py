@@ -5,7 +5,7 @@ from typing import Any
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Rewrite, replaced
+from ...core import Block, Branch, LocalRewrite
 from .affine import NormResidual
 from .kernels.mixer_free import block_by_products, channel_sums
 
@@ -62,11 +62,6 @@ class MixerFreeStage(nn.Module):
         return rows.view(batch, height, width, chans).permute(0, 3, 1, 2)
 
 
-def mixer_free_stages(model: nn.Module) -> nn.Module | None:
-    """Stages without token mixer in one pass a block."""
-    return replaced(model, _mixer_free, MixerFreeStage)
-
-
 def _mixer_free(module: Any) -> bool:
     return isinstance(module, nn.Sequential) and len(module) > 0 and all(_mixer_free_block(b) for b in module)
 
@@ -89,4 +84,4 @@ def _whole_map_norm(norm: Any) -> bool:
     return isinstance(norm, nn.GroupNorm) and norm.num_groups == 1 and norm.bias is not None
 
 
-REWRITES = (Rewrite("mixer-free stages in one pass", mixer_free_stages),)
+REWRITES = (LocalRewrite("mixer-free stages in one pass", _mixer_free, MixerFreeStage),)
