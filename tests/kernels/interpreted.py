@@ -89,10 +89,26 @@ def choosing(scores: int, keep: int) -> None:
     assert torch.equal(found, truth), (scores, keep)
 
 
+def choosing_among_odd_scores(scores: int) -> None:
+    """Whatever the scores are, every one of them has a place of its own: no index is left unset."""
+    nothing, most, least = float("nan"), float("inf"), float("-inf")
+    score = torch.rand(6, scores)
+    score[0], score[1], score[2] = nothing, 0.25, least
+    score[3, ::2] = nothing
+    score[4, ::3], score[4, 1::3] = most, least
+    score[5, ::3], score[5, 1::3], score[5, 2::3] = nothing, least, 0.0
+    found = choose_triton.launch(score, scores)
+    assert torch.equal(found.sort(dim=1).values, torch.arange(scores).expand(6, -1)), scores
+    few = choose_triton.launch(score, max(1, scores // 2))
+    assert torch.equal(few, found[:, : max(1, scores // 2)]), scores
+
+
 def main() -> None:
     torch.manual_seed(0)
     for case in ((1, 1), (77, 77), (196, 138), (300, 5)):
         choosing(*case)
+    for scores in (1, 7, 33, 196):
+        choosing_among_odd_scores(scores)
     for case in ((2, 3, 10, 16), (1, 2, 130, 64), (1, 1, 520, 16)):
         attention(*case)
     reorganisation(1, 10, 7, 24, True, "shift")

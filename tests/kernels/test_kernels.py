@@ -100,3 +100,24 @@ def test_the_one_pass_kernel_agrees_with_float64_on_the_gpu(channels, pixels):
     y, _ = module(rows, channel_sums(rows))
     error = (y.cpu().double() - truth).norm() / truth.norm()
     assert error < 1e-2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("rows", "channels", "hidden"), [((4, 197), 384, 1536), ((1, 1), 192, 768), ((3, 50), 64, 40)])
+def test_products_with_epilogues_agree_with_float64_on_the_gpu(rows, channels, hidden):
+    def bf16(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        return (scale * torch.randn(*shape)).bfloat16()
+
+    x, b = bf16(*rows, channels), bf16(channels)
+    w_in, b_in = bf16(hidden, channels, scale=channels**-0.5), bf16(hidden)
+    w_out, w = bf16(channels, hidden, scale=hidden**-0.5), bf16(channels, channels, scale=channels**-0.5)
+    cases = (
+        (linear_gelu, linear_gelu_reference, (w_in, b_in)),
+        (repa_ffn, repa_ffn_reference, (w, b, w_in, b_in, w_out)),
+    )
+    for op, reference, weights in cases:
+        truth = reference(x.double(), *(each.double() for each in weights))
+        for given in (x.cuda(), x.cuda().mT.contiguous().mT):  # and a turned view
+            found = op(given, *(each.cuda() for each in weights)).cpu().double()
+            assert found.shape == truth.shape
+            assert (found - truth).norm() < 1e-2 * truth.norm(), (op, rows)
