@@ -8,6 +8,8 @@ from leanformer.methods.evit.kernels.class_attention import attention_with_class
 from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass_reference
 from leanformer.methods.sit.kernels import slim_triton
 from leanformer.methods.sit.kernels.slim import slim_in_one_pass_reference
+from leanformer.methods.tome.kernels import sized_attention_triton
+from leanformer.methods.tome.kernels.sized_attention import sized_attention_reference
 from leanformer.speed.kernels import pool_triton, thin_conv_triton
 from leanformer.speed.kernels.pool import pool_in_one_pass_reference
 from leanformer.speed.kernels.thin_conv import thin_conv_reference, weight_of_product
@@ -25,6 +27,13 @@ def attention(batch: int, heads: int, tokens: int, dim: int) -> None:
     true_y, true_row = attention_with_class_row_reference(q.double(), k.double(), v.double())
     close(y, true_y, (heads, tokens, dim))
     close(row, true_row, (heads, tokens, dim))
+
+
+def attention_by_size(batch: int, heads: int, tokens: int, dim: int) -> None:
+    q, k, v = (torch.randn(batch, tokens, 3, heads, dim) * 1.5).permute(2, 0, 3, 1, 4).unbind(0)  # strided views
+    size = torch.randint(1, 30, (batch, tokens)).float()
+    truth = sized_attention_reference(q.double(), k.double(), v.double(), size.double())
+    close(sized_attention_triton.launch(q, k, v, size), truth, (heads, tokens, dim))
 
 
 def reorganisation(prefix: int, patches: int, keep: int, channels: int, fuse: bool, norm: str) -> None:
@@ -111,6 +120,7 @@ def main() -> None:
         choosing_among_odd_scores(scores)
     for case in ((2, 3, 10, 16), (1, 2, 130, 64), (1, 1, 520, 16)):
         attention(*case)
+        attention_by_size(*case)
     reorganisation(1, 10, 7, 24, True, "shift")
     reorganisation(2, 38, 20, 48, True, "scale")
     reorganisation(1, 16, 3, 96, True, "")

@@ -6,6 +6,7 @@ from helpers import randomise
 
 import leanformer as lf
 from leanformer.core import LocalRewrite, Rewrite
+from leanformer.core.reduce import decisions
 from leanformer.methods.evit import fast as reduce
 from leanformer.speed import alone, measured, search
 from leanformer.speed.compiled import Compiled
@@ -45,6 +46,14 @@ def lean_vit():
     return lf.fuse(randomise(model).eval())
 
 
+MERGING = ("proportional attention in one kernel", "merged tokens beside their sizes")
+
+
+def merged(*methods):
+    model = lf.apply(lf.create("vit", depth=4, **SMALL), lf.ToMe(merged=3, at=(1, 2)), *methods)
+    return lf.fuse(randomise(model).eval())
+
+
 def mixer_free(**more):
     teacher = lf.create(
         "poolformer_s12", depths=(1, 1, 2, 1), dims=(16, 24, 32, 48), num_classes=5, img_size=64, **more
@@ -58,6 +67,7 @@ def mixer_free(**more):
         (lambda: lf.create("vit", depth=2, **SMALL).eval(), {"patches by product", "activation in product"}),
         (lean_vit, {"patches by product", "RePa by products", *REDUCING}),
         (evit, {"patches by product", "activation in product", *REDUCING}),
+        (merged, {"patches by product", "activation in product", *MERGING}),
         (slimmed, {"patches by product", "activation in product", "tokens slimmed in one pass"}),
         (
             lambda: slimmed(start="random"),
@@ -106,6 +116,21 @@ def test_slimming_in_one_pass_follows_the_size_of_the_images_and_still_tells_its
         tokens = torch.randn(2, 1 + size[0] * size[1] // 64, 32)
         found, truth = new.blocks[1].pre.weights(tokens), model.blocks[1].pre.weights(tokens)
         torch.testing.assert_close(found, truth, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("build", [merged, lambda: merged(lf.RePa())])
+def test_merging_without_packed_sizes_is_the_same_in_float64_and_other_steps_work_inside(build):
+    model = build().double()
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    new = model
+    for name in MERGING:
+        new = STEPS[name].apply(new)
+    torch.testing.assert_close(new(images), model(images), atol=1e-12, rtol=1e-12)
+    assert [type(d).__name__ for d in decisions(new)] == ["Match"] * 3
+    inside = STEPS["RePa by products" if len(lf.card_of(model).methods) > 1 else "activation in product"]
+    assert len(inside.places(new)) == 4
+    torch.testing.assert_close(inside.apply(new)(images), model(images), atol=1e-3, rtol=1e-3)  # GELU's other form
+    assert STEPS[MERGING[1]].apply(lf.create("vit", depth=2, **SMALL)) is None
 
 
 @pytest.fixture
@@ -214,7 +239,7 @@ def test_every_model_of_a_process_is_compiled_however_many_there_are(monkeypatch
     assert len(made) == 12
 
 
-@pytest.mark.parametrize("build", [lean_vit, evit, slimmed, mixer_free, pooled])
+@pytest.mark.parametrize("build", [lean_vit, evit, merged, slimmed, mixer_free, pooled])
 def test_the_rewritten_model_compiles_without_graph_breaks(build):
     model = build()
     for rewrite in STEPS.values():
