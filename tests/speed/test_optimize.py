@@ -249,3 +249,15 @@ def test_the_rewritten_model_compiles_without_graph_breaks(build):
     images = torch.randn(2, *lf.core.input_of(model)["input_size"])
     with torch.inference_mode():
         torch.testing.assert_close(compiled(images), model(images), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("repa_first", [True, False])
+def test_mixer_free_stages_take_in_another_methods_ffn_and_answer_the_same(repa_first):
+    teacher = lf.create("poolformer_s12", depths=(1, 1, 2, 1), dims=(16, 24, 32, 48), num_classes=5, img_size=64)
+    both = lf.apply(teacher, lf.RIFormer(), lf.RePa(idle_ratio=0.75))
+    model = lf.fuse(randomise(both, scale=0.2).eval())
+    new = STEPS["RePa by products"].apply(model) if repa_first else model
+    new = STEPS["mixer-free stages in one pass"].apply(new)
+    assert sum(type(m).__name__ == "MixerFreePathBlock" for m in new.modules()) == 5
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(new(images), model(images), atol=1e-4, rtol=1e-4)

@@ -33,7 +33,7 @@ from .reduce import (
     trace,
     traced,
 )
-from .rewrite import LocalRewrite, Rewrite
+from .rewrite import LocalRewrite, Rewrite, ThreeProducts
 
 __all__ = [
     "FUSED",
@@ -59,6 +59,7 @@ __all__ = [
     "Slot",
     "Step",
     "Sum",
+    "ThreeProducts",
     "View",
     "apply",
     "blocks_of",

@@ -8,9 +8,21 @@ alone.
 import copy
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
+
+
+@runtime_checkable
+class ThreeProducts(Protocol):
+    """A fused FFN that is gelu(x W_inᵀ + b_in) W_outᵀ + x Wᵀ + b of its input, and tells its weights.
+
+    So a fast form of one method can take in another method's FFN without knowing that method.
+    """
+
+    def three_products(self) -> tuple[Tensor, ...] | None:
+        """W (C, C), b, W_in (R, C), b_in and W_out (C, R), or None where the FFN is something else after all."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def ends_merging(module: Any) -> bool:
     if type(module) is not nn.Sequential or not len(module) or not all(isinstance(b, Block) for b in module):
         return False
     first = _first_merging(module)
-    tail = [block.mix for block in module[first:] if _hands_sizes(block)]
+    tail: list[Any] = [block.mix for block in module[first:] if _hands_sizes(block)]
     return 0 < len(tail) == len(module) - first and tail[-1].last
 
 
