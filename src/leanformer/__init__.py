@@ -1,7 +1,7 @@
 """leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
 
 from . import data, export, measure, train, visualise
-from .backbones import adopt, create, load, resize, with_head
+from .backbones import adopt, create, resize, with_head
 from .core import (
     METHODS,
     apply,
@@ -20,7 +20,7 @@ from .methods import *  # noqa: F403
 from .methods import __all__ as _methods
 from .papers import recipes
 from .papers.official import from_official, to_official
-from .speed import optimize
+from .speed import load, optimize
 
 __all__ = [
     "METHODS",

@@ -132,7 +132,7 @@ def from_card(card: Card) -> nn.Module:
         model = fold(model)
     if card.input is not None:
         set_input(model, card.input)
-    set_card(model, card_of(model).replace(official=card.official))
+    set_card(model, card_of(model).replace(official=card.official, optimised=card.optimised))
     return model if card.classes is None else set_classes(model, card.classes)
 
 

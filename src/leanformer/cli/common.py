@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import tyro
 from torch import nn
 
-from ..backbones import create, load
+from ..backbones import create
 from ..core import apply, fuse, parse_method, parse_options
+from ..speed import load
 
 Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL [MODEL ...]")]
@@ -16,7 +17,11 @@ Set = Annotated[tuple[str, ...], tyro.conf.arg(name="set"), tyro.conf.UseAppendA
 
 
 def open_model(
-    model: str, methods: tuple[str, ...] = (), checkpoint: Path | None = None, arguments: tuple[str, ...] = ()
+    model: str,
+    methods: tuple[str, ...] = (),
+    checkpoint: Path | None = None,
+    arguments: tuple[str, ...] = (),
+    fast: bool = False,
 ) -> nn.Module:
     """A model from a name or a leanformer checkpoint, with methods as `evit:keep_rate=0.7` applied to it.
 
@@ -26,10 +31,10 @@ def open_model(
     if Path(model).suffix == ".safetensors":
         if checkpoint is not None or arguments:
             raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
-        opened = load(model)
+        opened = load(model, fast=fast)
     else:
         opened = create(model, checkpoint, **parse_arguments(arguments))
-    return apply(opened, *(parse_method(spec) for spec in methods))
+    return apply(opened, *(parse_method(spec) for spec in methods)) if methods else opened
 
 
 def side_by_side(

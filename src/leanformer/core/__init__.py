@@ -22,6 +22,7 @@ from .files import check_file
 from .inputs import image_size, input_of, pooling_of, set_input
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, parse_options, select
 from .objective import Objective, Step, Sum, View, taps
+from .optimised import HasPlainForm, plain_of
 from .plan import apply, fold, fuse, share, with_options
 from .reduce import (
     FUSED,
@@ -35,7 +36,7 @@ from .reduce import (
     trace,
     traced,
 )
-from .rewrite import Rewrite, replaced
+from .rewrite import LocalRewrite, Rewrite, ThreeProducts
 
 __all__ = [
     "FUSED",
@@ -50,7 +51,9 @@ __all__ = [
     "Fittable",
     "Fusible",
     "Grid",
+    "HasPlainForm",
     "Layout",
+    "LocalRewrite",
     "Method",
     "NeedsGrid",
     "Objective",
@@ -59,6 +62,7 @@ __all__ = [
     "Slot",
     "Step",
     "Sum",
+    "ThreeProducts",
     "View",
     "apply",
     "blocks_of",
@@ -79,11 +83,11 @@ __all__ = [
     "one_line",
     "parse_method",
     "parse_options",
+    "plain_of",
     "pooling_of",
     "read",
     "recalibrate",
     "reducers",
-    "replaced",
     "save",
     "select",
     "set_card",

@@ -23,6 +23,7 @@ from .checked import check_classes, check_view, one_line
 from .files import check_file
 from .inputs import image_size, input_of, pooling_of
 from .method import METHODS, Method, method_from, plain
+from .optimised import plain_of
 
 FORMAT = 1
 KEY = "leanformer"
@@ -44,6 +45,8 @@ class Card:
     """Names of the classes in the order of the outputs, as the data set has them; None where nobody said."""
     input: dict[str, Any] | None = None
     """Normalisation and crop that a checkpoint was written with; None: as the backbone has them."""
+    optimised: dict[str, Any] | None = None
+    """How `lf.optimize` made the model fast: steps, graph, batch, size, dtype and device; None for a plain model."""
     claims: dict[str, str] = dataclasses.field(default_factory=dict)
     """Slot path → name of the method that holds it; follows from the methods, so it is not written to files."""
 
@@ -108,7 +111,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     >>> lf.save(lf.create("deit_tiny_patch16_224", depth=1), "lean.safetensors")  # doctest: +SKIP
     """
     card = _text(model)
-    tensors = {key: value.detach().contiguous().cpu() for key, value in model.state_dict().items()}
+    tensors = {key: value.detach().contiguous().cpu() for key, value in plain_of(model).state_dict().items()}
     if len({value.untyped_storage().data_ptr() for value in tensors.values()}) < len(tensors):
         # a parameter that stands at two places is written twice, and loaded into both
         tensors = {key: value.clone() for key, value in tensors.items()}
@@ -209,7 +212,7 @@ def card_json(model: nn.Module) -> dict[str, Any]:
     >>> card_json(lf.create("deit_tiny_patch16_224"))["num_classes"]
     1000
     """
-    card, data = card_of(model), input_of(model)
+    card, data, model = card_of(model), input_of(model), plain_of(model)
     if not card.backbone:
         raise ValueError(
             f"this {type(model).__name__} cannot be rebuilt from a name, so it cannot be saved; "
@@ -222,6 +225,7 @@ def card_json(model: nn.Module) -> dict[str, Any]:
         "methods": [{"name": m.name, "version": m.version, "options": m.fields()} for m in card.methods],
         "fused": card.fused,
         "official": card.official,
+        "optimised": card.optimised,
         "num_classes": getattr(model, "num_classes", None),
         "classes": plain(classes_of(model)),
         "global_pool": pooling_of(model),
@@ -271,7 +275,14 @@ def _from_json(data: dict[str, Any]) -> Card:
         global_pool=data.get("global_pool"),
         classes=check_classes(data.get("classes"), data["arguments"].get("num_classes")),
         input=check_view(data["input"]) if data.get("input") is not None else None,
+        optimised=_dict_or_none(data.get("optimised")),
     )
+
+
+def _dict_or_none(value: Any) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"'optimised' is {value!r}, not of type dict")
+    return value
 
 
 def versions() -> dict[str, str]:

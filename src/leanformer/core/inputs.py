@@ -5,6 +5,8 @@ from typing import Any
 import timm.data
 from torch import nn
 
+from .optimised import plain_of
+
 VIEW = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
 """What of a model's input is kept on its card beside the arguments."""
 
@@ -16,6 +18,7 @@ def input_of(model: nn.Module) -> dict[str, Any]:
     >>> input_of(lf.create("deit_tiny_patch16_224", img_size=160))["input_size"]
     (3, 160, 160)
     """
+    model = plain_of(model)
     config = timm.data.resolve_data_config(model=model)
     size = image_size(model)
     chans = getattr(model, "in_chans", config["input_size"][0])

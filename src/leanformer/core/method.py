@@ -28,7 +28,7 @@ from torch import nn
 from .block import Block, Slot, blocks_of
 from .choices import Choices, Part
 from .objective import Objective
-from .rewrite import Rewrite
+from .rewrite import LocalRewrite
 
 Build = Callable[[nn.Module], nn.Module]
 METHODS: dict[str, type["Method"]] = {}
@@ -81,7 +81,7 @@ class Method:
         return None
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         """Fast forms of the method's own modules after fuse; `lf.optimize` tries them on every model."""
         return ()
 

@@ -14,6 +14,7 @@ from .block import blocks_of
 from .card import card_of, set_card
 from .inputs import input_of
 from .method import Build, Fusible, Method
+from .optimised import plain_of
 from .reduce import LeavesGrid, NeedsGrid
 
 FUSE_TOLERANCE = 1e-9
@@ -88,6 +89,7 @@ def with_options(model: nn.Module, **options: Any) -> nn.Module:
     >>> faster.head.weight is lean.head.weight
     True
     """
+    model = plain_of(model)
     card = card_of(model)
     new = share(model)
     left = dict(options)

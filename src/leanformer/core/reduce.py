@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .block import blocks_of
 from .objective import taps
+from .optimised import plain_of
 
 FUSED = -1
 """Stands for a token that is no single patch where patches are given by their numbers."""
@@ -144,6 +145,8 @@ def traced(model: nn.Module, images: Tensor) -> list[Tensor]:
         model: a model whose tokens some method reduces.
         images: a batch as the model takes it.
     """
+    model = plain_of(model)
+    images = images.to(next(model.parameters()))
     paths = decision_paths(model)
     if not paths:
         raise ValueError("no method in this model drops patches or merges them; apply lf.EViT or lf.ToMe first")
@@ -180,7 +183,7 @@ def decisions(model: nn.Module) -> list[nn.Module]:
 def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
     """Within the context, a forward pass leaves what each decision gave, in the order in which they ran."""
     seen: list[Tensor] = []
-    handles = [m.register_forward_hook(lambda _, given, out: seen.append(out)) for m in decisions(model)]
+    handles = [m.register_forward_hook(lambda *call: seen.append(call[-1])) for m in decisions(model)]
     try:
         yield seen
     finally:
@@ -190,11 +193,36 @@ def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def held(model: nn.Module, given: Sequence[Tensor]) -> Iterator[None]:
-    """Within the context, decisions give what another model's gave, so that only arithmetic differs between both."""
+    """Within the context, decisions give what another model's gave, so that only arithmetic differs between both.
+
+    Decisions beyond those of the other model stay this model's own.
+    """
     left = iter(given)
-    handles = [m.register_forward_hook(lambda _, inputs, out: next(left)) for m in decisions(model)]
+    handles = [m.register_forward_hook(lambda _, inputs, out: next(left, out)) for m in decisions(model)]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def differing(model: nn.Module, given: dict[str, Tensor], others: dict[str, Tensor]) -> Tensor:
+    """For which images (B,) two passes left other tokens, whatever their order.
+
+    Args:
+        model: a model whose tokens some method reduces.
+        given: what each decision gave in one pass, by path, as `taps(model, decision_paths(model))` collects it.
+        others: the same of another pass over these images.
+
+    >>> import leanformer as lf
+    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
+    >>> differing(model, {"blocks.1.mix.decision": torch.tensor([[0, 1], [0, 1]])},
+    ...           {"blocks.1.mix.decision": torch.tensor([[1, 0], [0, 2]])})
+    tensor([False,  True])
+    """
+    followed = all(isinstance(reducer.decision, Decision) for reducer in reducers(model).values())
+    if followed:
+        series = [[rows.mT @ rows for rows in trace(model, decided)] for decided in (given, others)]  # (B, P, P) each
+    else:  # a method mixes tokens softly, so that none can be followed to the end
+        series = [[each.sort(-1).values for each in decided.values()] for decided in (given, others)]
+    return torch.stack([(a - b).flatten(1).abs().amax(1) > 0 for a, b in zip(*series, strict=True)]).any(0)

@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.table import Table
 from torch import nn
 
-from ..core import Fusible, blocks_of, card_of, fold, input_of
+from ..core import Fusible, blocks_of, card_of, fold, input_of, plain_of
 from .console import as_text
 from .counting import Count, count_modules
 
@@ -48,6 +48,8 @@ def describe(model: nn.Module, size: tuple[int, int, int] | None = None) -> Desc
     >>> print(lf.describe(lf.create("deit_tiny_patch16_224")))  # doctest: +ELLIPSIS
      ...deit_tiny_patch16_224...
     """
+    steps = (card_of(model).optimised or {}).get("steps")
+    model = plain_of(model)
     card = card_of(model)
     before = count_modules(model, size)
     after = None
@@ -56,6 +58,7 @@ def describe(model: nn.Module, size: tuple[int, int, int] | None = None) -> Desc
     image = "x".join(str(n) for n in size or input_of(model)["input_size"])
     methods = " + ".join(repr(method) for method in card.methods) or "no method"
     title = f"{card.backbone or type(model).__name__} at {image}, {methods}{', fused' if card.fused else ''}"
+    title += "" if steps is None else f", optimised: {', '.join(steps) or 'torch.compile'}"
     return Description(title, tuple(_lines(model, before, after)), before[""], after[""] if after else None)
 
 

@@ -11,7 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import Decision, blocks_of, decision_paths, input_of, one_line, reducers, single_patches, taps, trace
+from ..core import (
+    Decision,
+    blocks_of,
+    decision_paths,
+    input_of,
+    one_line,
+    plain_of,
+    reducers,
+    single_patches,
+    taps,
+    trace,
+)
 from ..core.checked import check_view
 from .onnx_file import OnnxFile
 
@@ -82,7 +93,8 @@ def of_model(model: nn.Module, name: str, classes: Sequence[str]) -> Served:
     (4, 4)
     """
     model = model.eval()
-    like, paths = next(model.parameters()), _traceable(model)
+    # an optimised model does not tell what it chose on the way
+    like, paths = next(model.parameters()), _traceable(model) if plain_of(model) is model else []
     grid = next(iter(blocks_of(model).values())).grid if paths else None
 
     @torch.inference_mode()

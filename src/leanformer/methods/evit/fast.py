@@ -8,7 +8,7 @@ from typing import Any
 from timm.layers import Attention, LayerNorm
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Rewrite, replaced
+from ...core import Block, Branch, LocalRewrite
 from ...layers.attention import attend, join_heads, project
 from .kernels.choose import MOST_SCORES, choose_by_counting
 from .kernels.class_attention import HEAD_DIMS, attention_with_class_row, row_pays
@@ -112,28 +112,15 @@ class ChooseByCounting(Choose):
         return choose_by_counting(score, keep) if score.shape[1] <= MOST_SCORES else super().forward(score, keep)
 
 
-def class_row_with_attention(model: nn.Module) -> nn.Module | None:
-    """Where tokens are ranked by the class token's attention, that row of the map from the attention's own kernel."""
-    return replaced(model, takes_class_row, with_class_row)
-
-
-def tokens_by_counting(model: nn.Module) -> nn.Module | None:
-    """Where tokens are chosen: each one's rank by counting those ahead of it, instead of sorting."""
-    return replaced(model, lambda module: type(module) is Choose, lambda choose: ChooseByCounting())
-
-
-def tokens_in_one_pass(model: nn.Module) -> nn.Module | None:
-    """Where tokens leave: the residual sum, the kept tokens, the fused rest and the next norm in one pass."""
-    return replaced(model, takes_one_pass, in_one_pass)
-
-
 def _layer_norm(norm: Any) -> bool:
     plain = type(norm) in (nn.LayerNorm, LayerNorm) and len(norm.normalized_shape) == 1
     return plain and norm.weight is not None
 
 
 REWRITES = (
-    Rewrite("attention with class row", class_row_with_attention),
-    Rewrite("tokens ranked by counting", tokens_by_counting),
-    Rewrite("tokens reorganised in one pass", tokens_in_one_pass),
+    LocalRewrite("attention with class row", takes_class_row, with_class_row),
+    LocalRewrite("tokens ranked by counting", lambda module: type(module) is Choose, lambda choose: ChooseByCounting()),
+    LocalRewrite("tokens reorganised in one pass", takes_one_pass, in_one_pass),
 )
+"""Where tokens leave: the class token's row from the attention's own kernel; each token's rank by counting those ahead
+of it; the residual sum, the kept tokens, the fused rest and the next norm in one pass."""

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Build, Choices, Method, Rewrite, blocks_of, select
+from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
 from ...layers.attention import SCORES, attend
 from .fast import REWRITES
 from .reorganise import Choose, reorganise
@@ -189,7 +189,7 @@ class EViT(Method, name="evit"):
         return tuple(sorted({depth * quarter // 4 for quarter in (1, 2, 3)}))
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         return REWRITES
 
     def off(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from ...core import Block, Branch, Build, Choices, Method, Rewrite, blocks_of, select
+from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
 from . import idle
 from .fast import REWRITES
 from .idle import Rounding
@@ -69,7 +69,7 @@ class RePa(Method, name="repa"):
             raise ValueError(f"the linear schedule needs one idle_ratio of at least 0.5, not {self.idle_ratio}")
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         return REWRITES
 
     def off(self) -> "RePa":

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Build, Choices, Layout, Method, Objective, Rewrite, Step, blocks_of, select
+from ...core import Block, Branch, Build, Choices, Layout, LocalRewrite, Method, Objective, Step, blocks_of, select
 from ...layers.layout import to_tokens
 from ...layers.losses import Distillation, distil, feature_loss, relation_loss
 from .affine import Affine, AffineBranch, MixerFree, Start, absorbs
@@ -82,7 +82,7 @@ class RIFormer(Method, name="riformer"):
             raise ValueError(f"layers is {self.layers}; give a number of blocks or the indices of some")
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         return REWRITES
 
     def off(self) -> "RIFormer":

@@ -19,74 +19,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from ..core import Block, Branch, Build, Choices, Method, blocks_of, select
-from ..layers.attention import join_heads, project
-
-
-class Match(nn.Module):
-    """Whom each patch of S is most like, and in which order they would merge: a module, so that hooks can see it.
-
-    >>> Match()(torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.1, 1.0], [1.0, 0.5]]]))
-    tensor([[[1, 0],
-             [1, 0]]])
-    """
-
-    def forward(self, metric: Tensor) -> Tensor:
-        """Metric (B, P, D) → (B, 2, S): indices into S, the likest pair first; and the partner in T of each of S."""
-        best, partner = self.similarity(metric).max(dim=-1)  # (B, S)
-        return torch.stack([best.argsort(dim=-1, descending=True, stable=True), partner], dim=1)
-
-    def similarity(self, metric: Tensor) -> Tensor:
-        """The cosine of each patch of S with each of T, (B, S, T)."""
-        unit = F.normalize(metric, dim=-1)  # (B, P, D)
-        return unit[:, ::2] @ unit[:, 1::2].mT
-
-    def margin(self, metric: Tensor) -> Tensor:
-        """The least gap between two cosines of an image whose order matters, (B,): within a row, and of the rows."""
-        cosines = self.similarity(metric.float())  # (B, S, T)
-        best = cosines.topk(min(2, cosines.shape[2]), dim=-1).values
-        within = (best[..., 0] - best[..., -1]).amin(1) if best.shape[-1] > 1 else best[:, 0, 0].abs()
-        ordered = best[..., 0].sort(dim=1).values  # (B, S)
-        between = ordered.diff(dim=1).amin(1) if ordered.shape[1] > 1 else within
-        return torch.minimum(within, between)
-
-
-def merge(x: Tensor, size: Tensor, decided: Tensor, merged: int) -> tuple[Tensor, Tensor]:
-    """Patches (B, P, C) of sizes (B, P) → patches (B, P − r, C) and their sizes: those left of S, then all of T.
-
-    Args:
-        x: the patches, without prefix tokens.
-        size: how many patches of the image each stands for.
-        decided: what `Match` gave for them.
-        merged: r, how many pairs become one token.
-
-    >>> patches, size = torch.tensor([[[1.0], [3.0], [9.0], [9.0]]]), torch.ones(1, 4)
-    >>> decided = Match()(torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.1, 1.0], [1.0, 0.5]]]))
-    >>> merge(patches, size, decided, 1)
-    (tensor([[[1.],
-             [6.],
-             [9.]]]), tensor([[1., 2., 1.]]))
-    """
-    order, partner = decided.unbind(1)  # (B, S) each
-    leaving, left = order[:, :merged], order[:, merged:]  # (B, r), (B, S − r)
-    into = F.one_hot(partner.gather(1, leaving), x.shape[1] // 2).to(x.dtype)  # (B, r, T)
-    mine, theirs = x[:, ::2], x[:, 1::2]  # (B, S, C), (B, T, C)
-    mine_size, theirs_size = size[:, ::2], size[:, 1::2]
-    gone_size = mine_size.gather(1, leaving)  # (B, r)
-    gone = _rows(mine, leaving)  # (B, r, C)
-    new_size = theirs_size + (gone_size[:, None] @ into)[:, 0]  # (B, T)
-    summed = theirs * theirs_size[..., None] + into.mT @ (gone * gone_size[..., None])  # (B, T, C)
-    patches = torch.cat([_rows(mine, left), summed / new_size[..., None]], dim=1)
-    return patches, torch.cat([mine_size.gather(1, left), new_size], dim=1)  # (B, P − r, C), (B, P − r)
-
-
-def _rows(x: Tensor, indices: Tensor) -> Tensor:
-    """The rows of x (B, N, C) at indices (B, K): (B, K, C)."""
-    return x.gather(1, indices[..., None].expand(-1, -1, x.shape[2]))
+from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
+from ...layers.attention import join_heads, project
+from .attention import SizedAttention
+from .fast import REWRITES
+from .merging import Match, merge
 
 
 class Merge(Branch):
@@ -115,6 +55,7 @@ class Merge(Branch):
         super().__init__(**branch)
         self.dim, self.prefix, self.last = dim, prefix, last
         self.merged, self.keep_rate = merged, keep_rate
+        self.attend = SizedAttention()
         self.decision = Match()
 
     def pairs(self, patches: int) -> int:
@@ -134,32 +75,29 @@ class Merge(Branch):
             return super().forward(x, **({"attn_mask": attn_mask, "is_causal": is_causal} if masked else {}))
         if masked:
             raise ValueError("ToMe merges tokens, so an attention mask over all of them fits no later block")
-        z = self.norm(x)
-        q, k, v = project(self.fn, z)  # type: ignore[arg-type]  # (B, H, N, D) each
-        y = self.attended(q, k, v, size)  # (B, H, N, D)
-        x = self.skip(x) + self.scaled(join_heads(self.fn, z, y))  # type: ignore[arg-type]  # (B, N, C)
-        if pairs:
-            x, size = self.merged_tokens(x, size, k, pairs)
+        x, size = self.with_sizes(x, size)
         if self.last or size is None:
             return x
         return torch.cat([x, size[..., None].to(x.dtype)], dim=-1)  # (B, N − r, C + 1)
 
-    def attended(self, q: Tensor, k: Tensor, v: Tensor, size: Tensor | None) -> Tensor:
-        """Attention in which a token of size s counts as s equal ones, (B, H, N, D)."""
-        bias = None if size is None else size.log()[:, None, None].to(q.dtype)  # (B, 1, 1, N)
+    def with_sizes(self, x: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Tokens (B, N, C) and their sizes (B, N), None while all are 1 → tokens (B, N − r, C) and their sizes."""
+        z = self.norm(x)
+        q, k, v = project(self.fn, z)  # type: ignore[arg-type]  # (B, H, N, D) each
         dropout = self.fn.attn_drop.p if self.training else 0.0  # type: ignore[union-attr, operator]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)  # type: ignore[arg-type]
+        y = self.attend(q, k, v, size, dropout)  # (B, H, N, D)
+        x = self.skip(x) + self.scaled(join_heads(self.fn, z, y))  # type: ignore[arg-type]  # (B, N, C)
+        pairs = self.pairs(x.shape[1] - self.prefix)
+        return self.merged_tokens(x, size, k, pairs) if pairs else (x, size)
 
     def merged_tokens(self, x: Tensor, size: Tensor | None, k: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
         """Tokens (B, N, C) → (B, N − r, C) and their sizes (B, N − r), the prefix as it was."""
-        p = self.prefix
-        exact = torch.promote_types(x.dtype, torch.float32)  # sums of many tokens need the digits
+        exact = torch.promote_types(x.dtype, torch.float32)  # cosines need the digits
         sizes = x.new_ones(x.shape[:2], dtype=exact) if size is None else size.to(exact)  # (B, N)
-        decided = self.decision(k.mean(1)[:, p:].to(exact).detach())
         full = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)  # meta has none
         with full:
-            patches, after = merge(x[:, p:].to(exact), sizes[:, p:], decided, pairs)
-        return torch.cat([x[:, :p], patches.to(x.dtype)], dim=1), torch.cat([sizes[:, :p], after], dim=1)
+            decided = self.decision(k.to(exact).mean(1)[:, self.prefix :].detach())
+            return merge(x, sizes, decided, pairs, self.prefix)
 
     def provenance(self, decided: Tensor, tokens: int) -> Tensor:
         """Ones over the tokens that became one: (B, P − r, P)."""
@@ -238,6 +176,10 @@ class ToMe(Method, name="tome"):
         (3, 6)
         """
         return tuple(range(len(blocks_of(model)))) if self.at is None else tuple(sorted(self.at))
+
+    @classmethod
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
+        return REWRITES
 
     def off(self) -> Self:
         return self.replace(merged=0, keep_rate=None)

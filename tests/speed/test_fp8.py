@@ -7,7 +7,7 @@ from torch import nn
 
 import leanformer as lf
 from leanformer.cli import main
-from leanformer.speed import fp8, search
+from leanformer.speed import alone, fp8, search
 from leanformer.speed.kernels.fp8 import FP8, fp8_linear, fp8_linear_reference, has_fp8, quantise_rows
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
@@ -55,8 +55,8 @@ def test_all_other_steps_work_behind_fp8_products_and_compile_whole(methods):
     rounded = fp8.fp8_products(model)
     assert rounded is not None
     new = rounded
-    for rewrite in search.REWRITES.values():
-        new = rewrite(new) or new
+    for rewrite in search.rewrites().values():
+        new = rewrite.apply(new) or new
     torch._dynamo.reset()
     with torch.inference_mode():
         truth = rounded(images)
@@ -79,7 +79,7 @@ def test_optimize_takes_fp8_where_it_gains_and_tells_its_error(timed, tmp_path, 
     monkeypatch.setenv("LEANFORMER_CACHE", str(tmp_path))
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)
-    monkeypatch.setattr(search, "WORTH", 1e9)  # whatever it costs here
+    monkeypatch.setattr(alone, "WORTH", 1e9)  # whatever it costs here
     fast = lf.optimize(vit(), device="cpu", batch=2, repeats=1, fp8=True, search=timed)
     assert fast.choice.steps[0] == fp8.STEP
     assert "activation in product" not in fast.choice.steps
