@@ -23,8 +23,10 @@ from .plan import Plan, Space
 
 COUNTS = (1.0, 0.8, 0.62, 0.46, 0.32, 0.2)
 """Shares of the most tokens at which parts are timed."""
-REDUCED = ((1.0, 0.9), (1.0, 0.6), (0.5, 0.4))
-"""(tokens in, tokens left), as shares of the most tokens, at which a reducing block is timed whole."""
+REDUCED_AT, REDUCED_BY = (0.5, 1.0), 0.2
+"""Shares of the most tokens that come into reducing blocks which are timed whole, and the share that goes there."""
+Line = tuple[float, float]
+"""Seconds, and seconds a token."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Costs:
 
     Attributes:
         parts: (part, kind of block, variant) → token counts and the seconds at them.
-        overheads: token-reducing method → (seconds, seconds a token) that it takes beyond the plain block.
+        overheads: token-reducing method → what a block that reduces takes more, and what each block behind it does.
         outside: image size → seconds of what is not in a block (embedding, norm, head).
         kinds: block → its kind: blocks of one structure and width are timed once.
         tokens: image size → tokens into each block, for the unchanged model.
@@ -67,7 +69,7 @@ class Costs:
     """
 
     parts: dict[tuple[str, int, str], tuple[list[int], list[float]]] = field(default_factory=dict)
-    overheads: dict[str, tuple[float, float]] = field(default_factory=dict)
+    overheads: dict[str, tuple[Line, Line]] = field(default_factory=dict)
     outside: dict[tuple[int, int], float] = field(default_factory=dict)
     kinds: list[int] = field(default_factory=list)
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -96,16 +98,18 @@ class Costs:
         for block, (before, behind) in enumerate(left):
             total += self.part("mix", block, "gone" if block in gone else "", before)
             total += self.part("ffn", block, f"{ffn[block][1]:g}" if block in ffn else "", behind)
-        for name, shares in plan.shares:
-            constant, slope = self.overheads.get(name, (0.0, 0.0))
-            total += sum(constant + slope * left[block][0] for block, _ in shares)
+        reducing = plan.acting_on("tokens")
+        for block in range(min(reducing, default=len(left)), len(left)):
+            name = reducing[block][0] if block in reducing else reducing[min(reducing)][0]
+            constant, slope = self.overheads[name][0 if block in reducing else 1]
+            total += constant + slope * left[block][0]
         return self.scale * total
 
     def to_json(self) -> dict[str, Any]:
         """The table as plain JSON values; `from_json` reads them."""
         return {
             "parts": [[*key, *value] for key, value in self.parts.items()],
-            "overheads": {name: list(value) for name, value in self.overheads.items()},
+            "overheads": {name: [list(line) for line in lines] for name, lines in self.overheads.items()},
             "outside": [[*size, seconds] for size, seconds in self.outside.items()],
             "tokens": [[*size, counts] for size, counts in self.tokens.items()],
             "kinds": self.kinds, "prefix": self.prefix, "scale": self.scale,
@@ -116,7 +120,7 @@ class Costs:
         """The table that `to_json` wrote."""
         return cls(
             parts={(part, kind, variant): (counts, seconds) for part, kind, variant, counts, seconds in data["parts"]},
-            overheads={name: (value[0], value[1]) for name, value in data["overheads"].items()},
+            overheads={name: (tuple(a), tuple(b)) for name, (a, b) in data["overheads"].items()},
             outside={(height, width): seconds for height, width, seconds in data["outside"]},
             tokens={(height, width): counts for height, width, counts in data["tokens"]},
             kinds=data["kinds"], prefix=data["prefix"], scale=data["scale"],
@@ -261,24 +265,53 @@ def _variants(teacher: nn.Module, space: Space, place: Place) -> list[tuple[str,
 
 def _overhead(
     teacher: nn.Module, name: str, space: Space, place: Place, costs: Costs, repeats: int
-) -> tuple[float, float]:
-    """Seconds and seconds a token that a reducing block takes beyond its two halves, from a few whole blocks."""
-    index = space.choices[name].blocks[len(space.choices[name].blocks) // 2]
-    most = costs.tokens[space.sizes[0]][index]
-    calls, expected, tokens_in = {}, [], []
-    for before, behind in REDUCED:
-        tokens, share = round(before * most), 1 - behind / before
-        lean = apply(teacher, METHODS[name].with_shares({index: share}))
-        block = list(blocks_of(rewritten(fold(lean).to(place.device, place.dtype))).values())[index]
-        calls[tokens, behind] = place.call(block, _example(block, tokens, place))
-        left = costs.prefix + METHODS[name].tokens_left(share, tokens - costs.prefix)
-        expected.append(costs.part("mix", index, "", tokens) + costs.part("ffn", index, "", left))
-        tokens_in.append(tokens)
+) -> tuple[Line, Line]:
+    """What a reducing block takes beyond its two halves, and what a block behind it takes more than before.
+
+    Two blocks, the model's last ones, are timed together as they will run: both reducing, and only the first.
+    """
+    last = space.choices[name].blocks[-1]
+    most = costs.tokens[space.sizes[0]][last]
+    calls, expected = {}, {}
+    for share_in in REDUCED_AT:
+        tokens = round(share_in * most)
+        for both in (True, False):
+            shares = {last - 1: REDUCED_BY, **({last: REDUCED_BY} if both else {})}
+            pair = list(blocks_of(fold(apply(teacher, METHODS[name].with_shares(shares)))).values())[
+                last - 1 : last + 1
+            ]
+            run = rewritten(_Pair(pair).to(place.device, place.dtype).eval())
+            calls[tokens, both] = place.call(run, _example(pair[0], tokens, place))
+            middle = costs.prefix + METHODS[name].tokens_left(REDUCED_BY, tokens - costs.prefix)
+            end = costs.prefix + METHODS[name].tokens_left(REDUCED_BY, middle - costs.prefix) if both else middle
+            expected[tokens, both] = sum(
+                costs.part("mix", last, "", before) + costs.part("ffn", last, "", behind)
+                for before, behind in ((tokens, middle), (middle, end))
+            )
     with many_graphs():
-        timed = [timing.median for timing in interleave(calls, place.device, repeats).values()]
-    extra = np.array(timed) - np.array(expected)
-    slope = max(0.0, float(np.polyfit(tokens_in, extra, 1)[0]))
-    return float(extra.mean() - slope * np.mean(tokens_in)), slope
+        timed = interleave(calls, place.device, repeats)
+    extra = {key: timed[key].median - expected[key] for key in calls}
+    counts = sorted({tokens for tokens, _ in calls})
+    reducing = [extra[tokens, True] / 2 for tokens in counts]
+    behind = [extra[tokens, False] - extra[tokens, True] / 2 for tokens in counts]
+    return _line(counts, reducing), _line(counts, behind)
+
+
+class _Pair(nn.Module):
+    """Two blocks that follow each other, as a model holds them."""
+
+    def __init__(self, blocks: Sequence[nn.Module]):
+        super().__init__()
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(x)
+
+
+def _line(counts: Sequence[int], seconds: Sequence[float]) -> Line:
+    """Constant and slope through two points; never one that falls with more tokens."""
+    slope = max(0.0, (seconds[-1] - seconds[0]) / (counts[-1] - counts[0]))
+    return sum(seconds) / len(seconds) - slope * sum(counts) / len(counts), slope
 
 
 def _kinds(blocks: Sequence[Block], tokens: Sequence[int]) -> list[int]:
