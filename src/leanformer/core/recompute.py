@@ -1,7 +1,7 @@
 """Gradient checkpointing runs a block twice; its batch norms must count the batch once.
 
-    forward      block(x)  →  y, nothing kept            statistics move here
-    backward     block(x)  once more, then its gradient  statistics stay as they are
+forward      block(x)  →  y, nothing kept            statistics move here
+backward     block(x)  once more, then its gradient  statistics stay as they are
 """
 
 import contextlib
