@@ -153,4 +153,4 @@ def test_the_readme_starts_well_on_a_trained_vit(shared: Path, tmp_path):
         for images in (512, 0)
     }
     assert top1[0] < 5
-    assert top1[512] > 40
+    assert top1[512] > 20

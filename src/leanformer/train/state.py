@@ -48,7 +48,8 @@ def restore(run: Run, state: dict[str, Any]) -> None:
         state: What `snapshot` told.
     """
     mine, theirs = identity(run), state.get("run")
-    for key in mine if isinstance(theirs, dict) else ():
+    theirs = theirs if isinstance(theirs, dict) else mine  # refused below, with what else does not fit
+    for key in mine:
         if mine[key] != theirs.get(key):
             raise ValueError(f"the checkpoint is from another run: {key} was {theirs.get(key)}, now {mine[key]}")
     try:
