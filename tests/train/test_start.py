@@ -8,6 +8,7 @@ import survival
 import torch
 from safetensors.torch import load_file, save_file
 from survival import in_process, tiny
+from together import together
 
 import leanformer as lf
 from leanformer.core import starts_from, uncalibrated
@@ -132,6 +133,26 @@ def test_a_calibrated_run_that_was_killed_goes_on_bit_for_bit_and_calibrates_onc
     assert resumed.start == whole.start
     for key, value in whole.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[key], value), key
+
+
+def calibrated_step(folder: str, process: int, **options) -> None:
+    """One process of a run of several; each writes down the weights that it ends with."""
+    torch.set_num_threads(1)
+    teacher = tiny(1)
+    result = lf.train.fit(
+        lf.apply(teacher, lf.RePa(idle_ratio=0.5, refine_steps=3)), recipe=lf.recipes.plain(epochs=1, batch_size=16),
+        data=survival.arrays(), teacher=teacher, output=Path(folder) / "run", device="cpu", quiet=True, workers=0,
+        sync_bn=True, **options,
+    )  # fmt: skip
+    torch.save((result.start, result.model.state_dict()), Path(folder) / f"{process}.pt")
+
+
+def test_two_processes_calibrate_to_the_same_weights(tmp_path):
+    together(str(tmp_path), step=calibrated_step)
+    (start, one), (other_start, other) = (torch.load(tmp_path / f"{process}.pt") for process in (0, 1))
+    assert start == other_start
+    assert start["calibrated_slots"] == 2
+    assert all(torch.equal(other[key], value) for key, value in one.items())
 
 
 @pytest.mark.exhaustive

@@ -62,7 +62,7 @@ class Run:
         data = objective.data_form(data, settings.seed)
         teachers = {name: objective.teacher_form(name, teacher) for name, teacher in teachers.items()}
         self.model, self.recipe, self.settings = model, recipe, settings
-        self.data, self.val, self.folder = data, val, folder
+        self.data, self.val, self.folder, self.fresh = data, val, folder, fresh
         self.accelerator = accelerator or accelerator_for(settings, folder)
         self.device, self.main = self.accelerator.device, self.accelerator.is_main_process
         self.config, self.methods = input_of(model), card_of(model).methods
@@ -78,7 +78,6 @@ class Run:
         self.update, self.seconds, self.skipped = 0, 0.0, 0
         self.moment: dict[str, float] = {}
         self.changed, self.ledger = -STEADY_AFTER, Ledger()
-        self.fresh = fresh
         self._prepare(teachers, objective)
 
     def _prepare(self, teachers: dict[str, nn.Module], objective: Objective) -> None:
@@ -114,8 +113,7 @@ class Run:
     def train(self, notes: Iterable[str] = ()) -> Result:
         """Run the remaining updates, evaluate, save; the notes are logged first."""
         quiet = self.settings.quiet or not self.main
-        folder = self.folder if self.main else None
-        self.journal = Journal(folder, self.stop, self.update, quiet, self.accelerator)
+        self.journal = Journal(self.folder if self.main else None, self.stop, self.update, quiet, self.accelerator)
         for note in notes:
             self.journal.event(note)
         if self.update:
