@@ -17,6 +17,7 @@ from ..measure.results import record, write_result
 from ..papers.recipes import Published, find, parse_recipe
 from ..train import Recipe, Result, Settings, fit, read_run
 from ..train.profile import profile as time_update
+from ..train.runs import settings_of
 from .common import Apply, Set, open_model
 
 Teachers = Annotated[tuple[str, ...], tyro.conf.arg(name="teacher"), tyro.conf.UseAppendAction]
@@ -68,12 +69,12 @@ def train(
         classes: Give the model a head for so many classes; rows of ImageNet classes that it knows are kept.
         val: Images for validation, where they are not found under data.
         objective: Terms as in 'cross_entropy + soft:temperature=2', instead of the recipe's.
-        resume: A run folder; nothing else is needed then.
+        resume: A run folder; nothing else is needed then, but --allow-remote where the data come that way.
         profile: Do not train, but time the parts of an update, and write them to this result file.
         settings: How the run is carried out.
     """
     if resume is not None:
-        return _report(_resume(resume))
+        return _report(_resume(resume, settings.allow_remote))
     published = find(recipe)
     chosen = parse_recipe(recipe)
     if data is None or (output is None and profile is None):
@@ -133,7 +134,7 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
     return role, _fitting(create_teacher(name, weights), classes, data)
 
 
-def _resume(folder: Path) -> Result:
+def _resume(folder: Path, allow_remote: bool) -> Result:
     run = read_run(folder)
     if "train" not in run["data"]:
         raise ValueError(f"{folder} was trained on tensors in memory; resume it from Python with the same call")
@@ -141,7 +142,7 @@ def _resume(folder: Path) -> Result:
     return fit(
         load(folder / "student.safetensors"), recipe=Recipe.from_json(run["recipe"]), data=run["data"]["train"],
         val=run["data"].get("val"), teacher=teachers or None, objective=run["objective"], output=folder, resume=True,
-        settings=Settings(**run["settings"]),
+        settings=settings_of(run, allow_remote),
     )  # fmt: skip
 
 

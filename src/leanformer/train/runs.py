@@ -15,59 +15,59 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 
 from ..core import save, versions, write_atomically
-from .recipe import Recipe
+from .fields import Within, check_fields, check_value, shown
+from .recipe import Count, Recipe, Share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a run is carried out; none of these is meant to change what is learnt.
+    """How a run is carried out; only `seed` and `calibrate` are meant to change what is learnt.
 
     >>> Settings(device="cpu").replace(accumulate=2).accumulate
     2
     """
 
-    seed: int = 0
+    seed: Annotated[int, Within(-(2**63), 2**63 - 1)] = 0
     device: str | None = None
     """cpu, cuda, …; the fastest there is by default."""
     precision: Literal["no", "bf16", "fp16"] = "no"
     compile: bool = False
-    accumulate: int = 1
+    accumulate: Count = 1
     """Micro-batches an update: the same update with less memory."""
     shard: bool = False
     """Spread weights, gradients and optimizer state over the processes (FSDP2) instead of copying them to each."""
     sync_bn: bool = False
     """Batch norms take their statistics over the batches of all processes instead of each over its own."""
-    workers: int | None = None
+    workers: Annotated[int, Within(0, 1024)] | None = None
     """Processes that read image files; by default as many as there are cores. 0: read in the process itself."""
-    log_every: int = 10
-    save_every: int | None = None
+    log_every: Count = 10
+    save_every: Count | None = None
     """Updates between checkpoints; an epoch by default."""
-    evaluate_every: int = 1
+    evaluate_every: Annotated[int, Within(0, 10**9)] = 1
     """Epochs between evaluations; the last one is always evaluated. 0: never."""
-    evaluation_batch_size: int | None = None
+    evaluation_batch_size: Count | None = None
     """Images at a time in evaluations; by default 8 on a CPU and else 256."""
     nonfinite: Literal["stop", "skip"] = "stop"
     """What to do about a loss that is not finite. Skipping waits for the device at every update."""
-    damage_limit: float = 0.01
+    damage_limit: Share = 0.01
     """Share of the images that may be unreadable."""
     tensorboard: bool = False
-    max_updates: int | None = None
+    max_updates: Count | None = None
     """Stop early, after so many updates, with the learning rates of the whole run."""
+    calibrate: Annotated[int, Within(0, 10**6)] = 512
+    """Images to fit the methods' new modules on before a student that starts from its teacher is trained; 0: none."""
+    allow_remote: bool = False
+    """Read shards through pipes and URLs, which run commands and reach the network; never taken from a run folder."""
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("precision", ("no", "bf16", "fp16")), ("nonfinite", ("stop", "skip"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {' or '.join(known)}, not '{getattr(self, name)}'")
-        for name in ("accumulate", "log_every", "evaluation_batch_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_fields(self)
 
     def replace(self, **changes: Any) -> "Settings":
         """A copy with other settings; an unknown one is refused."""
@@ -110,8 +110,26 @@ def start_run(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class RunFile:
+    """The types of the entries of `run.json` that a resumed run reads."""
+
+    format: Annotated[int, Within(1, 1)]
+    recipe: dict[str, Any]
+    settings: dict[str, Any]
+    data: dict[str, str]
+    objective: str
+    teachers: list[str]
+
+
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `run.json` of a run folder says.
+    """What `run.json` of a run folder says, its entries checked to be of their types.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        ValueError: There is no such file, or it is damaged.
 
     >>> read_run("runs/x")["recipe"]["epochs"]  # doctest: +SKIP
     30
@@ -120,9 +138,26 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no run.json")
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        run = json.loads(path.read_text())
+        check_value("it", run, dict[str, Any])
+        names = [field.name for field in dataclasses.fields(RunFile)]
+        check_fields(RunFile(**{name: run.get(name) for name in names}))
+        for name in run["teachers"]:
+            if not name.isidentifier():
+                raise ValueError(f"{shown(name)} is no teacher's name")
+    except (ValueError, RecursionError, OSError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    return run
+
+
+def settings_of(run: dict[str, Any], allow_remote: bool = False) -> Settings:
+    """The settings in a `run.json`, but for what a file must not decide.
+
+    Args:
+        run: What `read_run` told.
+        allow_remote: Whether the user allows pipes and URLs now.
+    """
+    return Settings().replace(**run["settings"]).replace(allow_remote=allow_remote)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
