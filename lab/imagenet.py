@@ -16,10 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import leanformer as lf
-from leanformer.data.sources import Arrays, open_data
-from leanformer.data.view import EvaluationView
-from leanformer.measure import choose, commit, count, record, write_result
-from leanformer.measure.console import console
+from leanformer.data import Arrays, EvaluationView, open_data
+from leanformer.measure import choose, commit, console, count, record, write_result
 from leanformer.search.plan import Plan
 
 from .studies.file_lock import file_lock, read_row, write_row

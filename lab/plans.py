@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import fold
-from leanformer.data.samples import sample_images
-from leanformer.measure import record, write_result
-from leanformer.measure.console import console
+from leanformer.data import sample_images
+from leanformer.measure import console, record, write_result
 from leanformer.search.clock import Clock
 from leanformer.search.cost import Costs, Place, calibrate_scale, measure_costs
 from leanformer.search.explore import Explorer
@@ -171,7 +170,7 @@ def check(
             error = wanted[name]["predicted"] / timed[name].median - 1
             rows.append({"model": name, **wanted[name], "measured": timed[name].median, "error": error,
                          "speedup": speedup, "spread": spread})  # fmt: skip
-        torch._dynamo.reset()
+        torch.compiler.reset()
     if workers > 1:
         return
     errors = torch.tensor([row["error"] for row in rows if row["model"].startswith("random")]).abs()
@@ -194,10 +193,10 @@ def drawn(space: Space, costs: Costs, seconds: float, count: int, seed: int = 1)
     explorer = Explorer(space, costs, judge=None)  # type: ignore[arg-type]
     found: list[Plan] = []
     while len(found) < count:
-        direction = explorer._with_another({}, draw)
+        direction = explorer.with_another({}, draw)
         for _ in range(draw.randint(1, 6)):
             direction, size = explorer.varied((direction, draw.choice(space.sizes)), (direction, space.sizes[0]), draw)
-        plan = explorer._at(direction, size, draw.uniform(0.2, 1.0))
+        plan = explorer.at_strength(direction, size, draw.uniform(0.2, 1.0))
         if plan not in found and 0.2 * seconds < costs.predict(plan) < seconds:
             found.append(plan)
     return found

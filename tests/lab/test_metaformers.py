@@ -51,17 +51,15 @@ def test_a_row_takes_a_step_in_bf16_and_fuses(name, teacher):
     lf.fuse(model)
 
 
+LONG = ("CAFormer-S18, labels", "RIFormer-S12, imitation, teacher's weights", "RePa-PoolFormer-S12 0.5, distilled")
+"""Rows that take minutes to compile."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [
-        "RandFormer-S12, labels",
-        "CAFormer-S18, labels",
-        "RIFormer-S12, imitation, teacher's weights",
-        "RePa-PoolFormer-S12 0.5, distilled",
-    ],
+    "name", ["RandFormer-S12, labels", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in LONG)]
 )
 def test_a_row_takes_a_compiled_step(name, teacher):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     _, result = step(ROWS[name], teacher, compile=True)
     assert math.isfinite(result.evaluation.loss)

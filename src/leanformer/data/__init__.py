@@ -2,5 +2,6 @@
 
 from .samples import sample_images
 from .sources import Arrays, Data, Files, Source, Stream, check_fit, open_data
+from .view import EvaluationView
 
-__all__ = ["Arrays", "Data", "Files", "Source", "Stream", "check_fit", "open_data", "sample_images"]
+__all__ = ["Arrays", "Data", "EvaluationView", "Files", "Source", "Stream", "check_fit", "open_data", "sample_images"]

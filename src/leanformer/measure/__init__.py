@@ -7,6 +7,7 @@ from .console import as_text, console
 from .counting import Count, count, count_modules
 from .description import Description, describe
 from .load_by_others import LoadByOthers
+from .rates import matrix_peak, memory_rate
 from .repeat_runs import disagreements
 from .results import (
     choose,
@@ -27,8 +28,6 @@ from .timing import (
     capture,
     graphed,
     interleave,
-    matrix_peak,
-    memory_rate,
     prepare,
     shared_kernels,
     time_calls,

@@ -8,7 +8,6 @@ import functools
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,15 @@ from rich.table import Table
 from torch import nn
 
 from ..core import card_of, input_of
+from .comparison_table import comparison_table
 from .console import as_text, console
 from .counting import count
 from .energy import joules
 from .load_by_others import LoadByOthers, load_message
+from .rates import matrix_peak
 from .results import record, write_result
 from .runtimes import Open, Runtimes
-from .timing import Call, Timing, capture, interleave, matrix_peak, relocate
+from .timing import Call, Timing, capture, interleave, relocate
 
 OPTIMISED = "optimised"
 """The mode of models made fast by `lf.optimize`."""
@@ -75,10 +76,10 @@ class Comparison:
             console().print(line)
 
     def __rich__(self) -> Table:
-        return _render(self)
+        return comparison_table(self)
 
     def __str__(self) -> str:
-        return as_text(_render(self))
+        return as_text(comparison_table(self))
 
     def record(self) -> dict[str, Any]:
         """The run in the schema of `results`."""
@@ -288,32 +289,3 @@ def _named(models: Sequence[nn.Module]) -> dict[str, nn.Module]:
             name += "'"
         named[name] = model
     return named
-
-
-def _render(comparison: Comparison) -> Table:
-    peak = ", ".join(f"{dtype} {rate / 1e12:.3g} TFLOP/s" for dtype, rate in comparison.peak.items())
-    columns: dict[str, Callable[[Measured], str | None]] = {
-        "model": lambda row: row.model,
-        "mode": lambda row: row.mode,
-        "batch": lambda row: str(row.batch),
-        "img/s": lambda row: f"{row.throughput:,.0f}",
-        "±": lambda row: f"{row.spread:.1%}",
-        "speed-up": lambda row: f"{row.speedup:.2f}x",
-        "± ": lambda row: f"{row.speedup_spread:.1%}",
-        "p50 ms": lambda row: f"{row.latency_p50 * 1e3:.2f}",
-        "p99 ms": lambda row: f"{row.latency_p99 * 1e3:.2f}",
-        "params M": lambda row: f"{row.parameters / 1e6:.2f}",
-        "MACs G": lambda row: f"{row.macs / 1e9:.3f}",
-        "of peak": lambda row: f"{row.share_of_peak:.0%}",
-        "MiB": lambda row: None if row.peak_memory is None else f"{row.peak_memory / 2**20:,.0f}",
-        "mJ/img": lambda row: None if row.joules_per_image is None else f"{row.joules_per_image * 1e3:.1f}",
-    }
-    filled = {name: show for name, show in columns.items() if any(show(row) is not None for row in comparison.rows)}
-    table = Table(title=f"on {comparison.device}, matrix peak {peak}", title_justify="left")
-    for name in filled:
-        table.add_column(name, justify="left" if name in ("model", "mode") else "right")
-    for _, rows in groupby(comparison.rows, key=lambda row: (row.dtype, row.batch)):
-        table.add_section()
-        for row in rows:
-            table.add_row(*(show(row) or "" for show in filled.values()))
-    return table

@@ -16,9 +16,12 @@ STEPS = 100
 
 
 def keep_rate_for(model: nn.Module, macs: float, img_size: int | tuple[int, int] | None = None) -> float:
-    """The highest keep rate, in hundredths, at which the model costs at most `macs` for an image of this size.
+    """The highest keep rate, in hundredths, at which the model costs at most `macs` for an image.
 
-    `model` has a run-time option `keep_rate`, as EViT gives it. Without `img_size` its own size counts.
+    Args:
+        model: a model with a run-time option `keep_rate`, as EViT gives it.
+        macs: the budget.
+        img_size: of the image; by default the model's own.
 
     >>> import leanformer as lf
     >>> model = lf.apply(lf.create("deit_small_patch16_224"), lf.EViT())

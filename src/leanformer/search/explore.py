@@ -56,17 +56,19 @@ class Explorer:
         if self.costs.predict(Plan(size)) <= budget:
             return Plan(size)
         low, high = 0.0, 1.0
-        strongest = self._at(direction, size, high)
+        strongest = self.at_strength(direction, size, high)
         if self.costs.predict(strongest) > budget:
             return None
         for _ in range(12):
             middle = (low + high) / 2
             low, high = (
-                (low, middle) if self.costs.predict(self._at(direction, size, middle)) <= budget else (middle, high)
+                (low, middle)
+                if self.costs.predict(self.at_strength(direction, size, middle)) <= budget
+                else (middle, high)
             )
-        return self._at(direction, size, high)
+        return self.at_strength(direction, size, high)
 
-    def _at(self, direction: Direction, size: tuple[int, int], strength: float) -> Plan:
+    def at_strength(self, direction: Direction, size: tuple[int, int], strength: float) -> Plan:
         """Each weight as a share: what a method offers at most, times the strength; steps are rounded to."""
         shares: dict[str, dict[int, float]] = {}
         for name, weights in direction.items():
@@ -146,7 +148,7 @@ class Explorer:
         elif move < 0.3:
             direction = self._crossed(direction, other[0], draw)
         elif move < 0.4 or not direction:
-            direction = self._with_another(direction, draw)
+            direction = self.with_another(direction, draw)
         else:
             name = draw.choice(list(direction))
             direction[name] = self._shaken(name, direction[name], draw)
@@ -161,7 +163,7 @@ class Explorer:
             for name, weights in mine.items()
         }
 
-    def _with_another(self, direction: Direction, draw: random.Random) -> Direction:
+    def with_another(self, direction: Direction, draw: random.Random) -> Direction:
         """One more method in a few blocks, or one less; never two that both change the number of tokens."""
         if len(direction) > 1 and draw.random() < 0.4:
             gone = draw.choice(list(direction))

@@ -190,7 +190,7 @@ class Job:
 
     def _out_of_reach(self, explorer: Explorer, budget: float) -> dict[str, Any]:
         """The fastest plan that there is, for a target that nothing meets."""
-        reach = [explorer.within(0.0, d, size) or explorer._at(d, size, 1.0) for d, size in explorer.starts()]
+        reach = [explorer.within(0.0, d, size) or explorer.at_strength(d, size, 1.0) for d, size in explorer.starts()]
         fastest = min(reach, key=explorer.costs.predict)
         told = _told(Candidate(fastest, explorer.costs.predict(fastest), explorer.judge(fastest)))
         measured = self.clock.times({0: self._built(fastest)})[0]
