@@ -2,18 +2,17 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core import versions, write_atomically
+from ..core import environment, versions, write_atomically
 
 
 def memory_path() -> Path:
     """The file: `optimize.json` in the folder LEANFORMER_CACHE, by default ~/.cache/leanformer."""
-    return Path(os.environ.get("LEANFORMER_CACHE", Path.home() / ".cache" / "leanformer")) / "optimize.json"
+    return Path(environment("LEANFORMER_CACHE", str(Path.home() / ".cache" / "leanformer"))) / "optimize.json"
 
 
 def chip_name(device: torch.device) -> str:

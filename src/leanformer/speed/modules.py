@@ -13,6 +13,7 @@ from .kernels.thin_conv import thin_conv, weight_of_product
 class PatchProduct(nn.Module):
     """A convolution whose patches do not overlap, as one matrix product: (B, C, H, W) → (B, D, H / p, W / p).
 
+    >>> import torch
     >>> conv = nn.Conv2d(3, 8, 4, 4)
     >>> x = torch.randn(2, 3, 8, 8)
     >>> torch.allclose(PatchProduct(conv)(x), conv(x), atol=1e-5)
@@ -32,6 +33,7 @@ class PatchProduct(nn.Module):
 class ThinConv(nn.Module):
     """A convolution of few input channels, with GELU behind it if asked for: (B, C, H, W) → (B, D, H', W').
 
+    >>> import torch
     >>> conv = nn.Conv2d(3, 8, 3, 2, 1)
     >>> x = torch.randn(2, 3, 8, 8)
     >>> torch.allclose(ThinConv(conv)(x), conv(x), atol=1e-5)
