@@ -26,7 +26,7 @@ class Judge:
     """
 
     def __init__(self, model: nn.Module, plain: nn.Module, images: Tensor, most: int = 16):
-        self.images, self.most = images, most
+        self.images, self.most, self.plain = images, most, plain
         self.exact = copy.deepcopy(model).eval().to(images.device, torch.float32)
         self.chooses = bool(decisions(self.exact))
         self.paths = decision_paths(self.exact)
@@ -45,12 +45,23 @@ class Judge:
         return Verdict(_norm_ratio(found, truth), self.allowed(steps), truth, self._differing(chosen))
 
     def check_compiled(self, what: str, output: Tensor, verdict: "Verdict") -> None:
-        """Refuse answers of a compiled model that are further from the exact ones than its eager form may be."""
-        found, truth = output[: self.most].float(), verdict.truth
-        each = (found - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1).clamp(min=1e-30)  # (B,)
-        error = each.median().item() if self.chooses else _norm_ratio(found, truth)
-        if not error <= verdict.allowed:
-            raise RuntimeError(f"{what} errs by {error:.1e}, more than {verdict.allowed:.1e}: this is a bug")
+        """Refuse answers of a compiled model that are further from the exact ones than its eager form may be.
+
+        What a compiled model chooses cannot be read. Where tokens are chosen it may therefore err, on the median image,
+        twice as much as the plain model does in the same precision with choices of its own.
+        """
+        found = output[: self.most].float()
+        error, allowed = _norm_ratio(found, verdict.truth), verdict.allowed
+        if self.chooses:
+            free = self._unheld(self.exact, self.images[: self.most].float())
+            own = self._unheld(self.plain, self.images[: self.most])
+            error, allowed = _median_ratio(found, free), max(allowed, 2 * _median_ratio(own, free) + 1e-2)
+        if not error <= allowed:
+            raise RuntimeError(f"{what} errs by {error:.1e}, more than {allowed:.1e}: this is a bug")
+
+    @torch.inference_mode()
+    def _unheld(self, model: nn.Module, images: Tensor) -> Tensor:
+        return model(images).float()
 
     def allowed(self, steps: list[str]) -> float:
         """The largest error of a model after these steps, as a share of the outputs' norm."""
@@ -91,3 +102,9 @@ class Verdict:
 
 def _norm_ratio(found: Tensor, truth: Tensor) -> float:
     return ((found - truth).norm() / truth.norm().clamp(min=1e-30)).item()
+
+
+def _median_ratio(found: Tensor, truth: Tensor) -> float:
+    """The error of the median image, as a share of its answer's norm."""
+    each = (found - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1).clamp(min=1e-30)  # (B,)
+    return each.median().item()
