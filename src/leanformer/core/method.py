@@ -5,9 +5,7 @@
 `apply` checks the claims of all methods, builds, and swaps. A module with `fused()` folds into what it returns.
 """
 
-import ast
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Sequence
 from types import UnionType
 from typing import (
@@ -25,12 +23,15 @@ from typing import (
 
 from torch import nn
 
+from ..lazy import METHODS as register
+from ..lazy import Register
 from .block import Block, Slot, blocks_of
 from .objective import Objective
 from .rewrite import Rewrite
+from .spec import parse_spec
 
 Build = Callable[[nn.Module], nn.Module]
-METHODS: dict[str, type["Method"]] = {}
+METHODS: Register[type["Method"]] = register
 
 
 @runtime_checkable
@@ -118,16 +119,7 @@ def parse_method(spec: str) -> Method:
     >>> parse_method("evit:keep_rate=0.7,at=(3,6,9)").at
     (3, 6, 9)
     """
-    name, _, rest = spec.partition(":")
-    options = {}
-    for part in re.split(r",(?=\s*\w+\s*=)", rest) if rest else []:
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"'{part}' in '{spec}' is not option=value")
-        if key.strip() in options:
-            raise ValueError(f"'{spec}' gives {key.strip()} twice")
-        options[key.strip()] = _literal(value.strip())
-    return method_from(name.strip(), options)
+    return method_from(*parse_spec(spec))
 
 
 def select(
@@ -181,13 +173,6 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in (int, float):
         return isinstance(value, int | hint) and not isinstance(value, bool)
     return isinstance(value, hint) if isinstance(hint, type) else True
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
 def plain(value: Any) -> Any:

@@ -69,12 +69,15 @@ def record(
 
 
 def commit() -> str | None:
-    """The commit of the code that runs; None where it is not in a repository.
+    """The commit of the code that runs, with + where its files differ from it; None where it is in no repository.
 
     >>> commit()  # doctest: +SKIP
     '43bf36c…'
     """
-    return os.environ.get("LEANFORMER_COMMIT") or _ask("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD")
+    git = ("git", "-C", str(Path(__file__).parent))
+    head = os.environ.get("LEANFORMER_COMMIT") or _ask(*git, "rev-parse", "HEAD")
+    changed = head and "LEANFORMER_COMMIT" not in os.environ and _ask(*git, "status", "--porcelain", "-uno", ".")
+    return f"{head}+" if changed else head
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -1,9 +1,10 @@
 """A recipe is everything that decides the numbers of a training run but the model, the teacher and the data."""
 
-import ast
 import dataclasses
 from collections.abc import Iterable
 from typing import Any, Literal, Self
+
+from ..core.spec import parse_setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,13 +87,7 @@ class Recipe:
         >>> Recipe().with_settings(["epochs=3", "crop_scale=(0.5,1.0)"]).crop_scale
         (0.5, 1.0)
         """
-        changes = {}
-        for setting in settings:
-            name, equals, value = setting.partition("=")
-            if not equals:
-                raise ValueError(f"'{setting}' is not setting=value")
-            changes[name.strip()] = _literal(value.strip())
-        return self.replace(**changes)
+        return self.replace(**dict(parse_setting(setting) for setting in settings))
 
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values."""
@@ -118,10 +113,3 @@ def plain(**settings: Any) -> Recipe:
         mixup=0.0, cutmix=0.0, label_smoothing=0.0, warmup_epochs=0,
     )  # fmt: skip
     return nothing.replace(**settings)
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
