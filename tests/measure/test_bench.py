@@ -112,7 +112,7 @@ def test_bench_says_whether_it_agrees_with_an_earlier_run(tmp_path, capsys):
         for row in before["rows"]:
             row["spread"], row["throughput"] = spread, 1.0
         path.write_text(json.dumps(before))
-        assert main([*arguments, "--against", str(path)]) == code
+        assert main([*arguments, "--compare-with", str(path)]) == code
         assert told in " ".join(capsys.readouterr().out.split())
 
 

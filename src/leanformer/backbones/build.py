@@ -15,6 +15,7 @@ from timm.layers import PatchEmbed, resample_abs_pos_embed, resize_rel_pos_bias_
 from torch import Tensor, nn
 
 from ..core import Card, apply, card_of, fold, pooling_of, read, set_card
+from ..core.files import check_file
 from ..layers.mixers import resample_filter
 from .registry import MODELS, build
 from .timm import adopt
@@ -59,6 +60,8 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     model = from_card(card)
     _check_keys(model.state_dict(), tensors, str(path))
     dtypes = Counter(value.dtype for value in tensors.values() if value.is_floating_point())
+    if not dtypes:
+        raise ValueError(f"{path} holds no floating-point weights, so it is no checkpoint that lf.save wrote")
     model = model.to(dtypes.most_common(1)[0][0])
     model.load_state_dict(tensors, assign=len(dtypes) > 1)  # assigned, each tensor keeps a dtype of its own
     return model.eval()
@@ -89,14 +92,24 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     >>> read_weights("deit_small.pth")["cls_token"].shape  # doctest: +SKIP
     torch.Size([1, 1, 384])
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"the checkpoint {path} does not exist")
+    path = check_file(path, "the checkpoint ")
     tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    _check_plain(tensors, path)
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in tensors):
             tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
     return tensors
+
+
+def _check_plain(tensors: dict[str, Tensor], path: Path) -> None:
+    """Refuse what no model of ours can hold: names that are no text, and tensors that are not rows of numbers."""
+    for key, value in tensors.items():
+        kinds = {"sparse": value.layout is not torch.strided, "without numbers": value.is_meta}
+        kinds |= {"quantised": value.is_quantized, "nested": value.is_nested}
+        odd = [kind for kind, holds in kinds.items() if holds]
+        if odd or not isinstance(key, str):
+            what = f"the tensor {key} is {odd[0]}" if odd else f"the name {key!r} is no text"
+            raise ValueError(f"{path} is not a file of plain weights: {what}")
 
 
 def load_weights(

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
+from .files import check_file
 from .method import METHODS, Method, method_from, plain
 
 FORMAT = 1
@@ -133,9 +134,7 @@ def _to_disk(path: str) -> None:
 
 def read(path: str | os.PathLike[str]) -> tuple[Card, dict[str, Tensor]]:
     """The card and the tensors of a checkpoint, with a clear error for anything that is not one."""
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist")
+    path = check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -23,6 +23,7 @@ from timm.data import create_dataset
 from timm.utils import natural_key
 from torch import Tensor, nn
 
+from ..core import input_of
 from .packs import Pack, read_classes, read_pack
 
 READERS = {"hfds": "datasets", "wds": "webdataset"}
@@ -104,9 +105,16 @@ class Files:
 
     def picture(self, index: int) -> tuple[Image.Image, int]:
         """One image as RGB and its label."""
+        self._refuse_pipes(index)
         file, label = self.reader[index]
         image = file if isinstance(file, Image.Image) else Image.open(file)
         return image.convert("RGB"), int(label)
+
+    def _refuse_pipes(self, index: int) -> None:
+        """A pipe or a device with the name of an image would be waited for for ever."""
+        path = getattr(self.reader, "samples", None) and self.reader.samples[index][0]
+        if isinstance(path, str) and os.path.exists(path) and not os.path.isfile(path):
+            raise OSError(f"{path} is not a plain file")
 
     def filename(self, index: int) -> str:
         """A name of the image for reports; the image itself may be gone."""
@@ -281,7 +289,10 @@ def _hugging_face(root: str, split: str, name: str) -> Files:
 
 
 def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:
-    """Refuse a data set whose classes are not those of the model's head, or of the other split."""
+    """Refuse a data set whose classes are not those of the model's head, or of the other split, or its channels."""
+    channels, given = input_of(model)["input_size"][0], data.images.shape[1] if isinstance(data, Arrays) else 3
+    if channels != given:
+        raise ValueError(f"the images of {data.name} have {given} channels, but the model takes {channels}")
     head = getattr(model, "num_classes", None)
     if isinstance(data, Arrays) and isinstance(head, int) and int(data.labels.max()) >= head:
         raise ValueError(f"{data.name} has a label {int(data.labels.max())}, but the model's head has {head} classes")

@@ -98,8 +98,8 @@ def health(url: str) -> dict[str, Any]:
     line = _connect(url)
     try:
         line.request("GET", "/healthz")
-        return json.loads(line.getresponse().read())
-    except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+        return dict(json.loads(line.getresponse().read()))
+    except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
         raise ValueError(f"no leanformer service answers at {url}: {error}") from error
     finally:
         line.close()

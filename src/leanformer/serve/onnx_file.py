@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..core.files import check_file
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnnxFile:
@@ -31,9 +33,7 @@ class OnnxFile:
         """Read a file that `lf.export.onnx` wrote."""
         import onnx
 
-        path = Path(path)
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist")
+        path = check_file(path)
         try:
             model = onnx.load(str(path), load_external_data=False)
         except Exception as error:  # the protobuf parser has its own kinds of errors
@@ -41,14 +41,20 @@ class OnnxFile:
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         if "leanformer" not in metadata:
             raise ValueError(f"{path} has no leanformer card; write it with leanformer export or lf.export.onnx")
-        (given,), (answer,) = model.graph.input, model.graph.output
-        return cls(
-            path=path,
-            **_tensor("input", given, onnx),
-            **_tensor("output", answer, onnx),
-            card=json.loads(metadata["leanformer"]),
-            preprocess=json.loads(metadata.get("leanformer_export", "{}")).get("preprocess"),
-        )
+        try:
+            (given,), (answer,) = model.graph.input, model.graph.output
+            found = cls(
+                path=path,
+                **_tensor("input", given, onnx),
+                **_tensor("output", answer, onnx),
+                card=dict(json.loads(metadata["leanformer"])),
+                preprocess=json.loads(metadata.get("leanformer_export", "{}")).get("preprocess"),
+            )
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is a damaged file: {error}") from error
+        if len(found.input_dims) != 3 or len(found.output_dims) != 1:
+            raise ValueError(f"{path} takes {found.input_dims} and gives {found.output_dims}, so it is no classifier")
+        return found
 
 
 def _tensor(side: str, value: Any, onnx: Any) -> dict[str, Any]:
