@@ -61,7 +61,6 @@ def bench(
     """
     from ..measure.bench import compare
     from ..measure.console import console
-    from ..measure.results import read_rows
     from ..measure.timing import share_kernels
     from ..speed import optimize
 
@@ -71,7 +70,7 @@ def bench(
     output_files(output)
     share_kernels()
     place = open_device(device or ("cpu" if runtime else None))
-    before = None if compare_with is None else read_rows(compare_with)
+    before = None if compare_with is None else _earlier(compare_with)
     with tempfile.TemporaryDirectory() as folder:
         others = {name: opener(name, Path(folder), fused) for name in runtime}
         result = compare(
@@ -90,12 +89,27 @@ def bench(
     return None if before is None else _compare_with(before, result, compare_with)
 
 
+def _earlier(path: Path) -> list[dict[str, Any]]:
+    """The rows of an earlier bench; anything else is refused before time is spent."""
+    from ..measure.repeat_runs import KEY
+    from ..measure.results import read_rows
+
+    rows = read_rows(path)
+    if not all(set(KEY) <= set(row) for row in rows):
+        raise ValueError(f"{path} is no result of leanformer bench: its rows lack {', '.join(KEY)}")
+    return rows
+
+
 def _compare_with(before: list[dict[str, Any]], result: Comparison, earlier: Path | None) -> int:
-    """Say whether two runs agree; 1, the code of failure, if they do not."""
+    """Say whether two runs agree; 1, the code of failure, if they do not or have nothing in common."""
     from ..measure.console import console
     from ..measure.repeat_runs import disagreements
 
-    differing = disagreements(before, result.record()["rows"])
+    try:
+        differing = disagreements(before, result.record()["rows"])
+    except ValueError as error:
+        console().print(str(error))
+        return 1
     for line in differing:
         console().print(line, highlight=False)
     console().print(f"{len(differing) or 'no'} figures differ from {earlier} by more than both spreads")

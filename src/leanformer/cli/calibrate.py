@@ -52,12 +52,13 @@ def calibrate(
     at_least(1, images=images)
     check_seed(seed)
     output_files(output, folders=False)
+    check_split(data, evaluate_on)
     where = open_device(device)
     teacher = open_model(model, (), checkpoint, arguments).eval().to(where)
     plain = core.apply(teacher, *(core.parse_method(spec) for spec in methods)).to(where)
     fitted = core.calibrate(plain, teacher, sample_images(teacher, data, images, split=split, seed=seed).to(where))
     core.save(fitted, output)
-    if evaluate_on:
+    if evaluate_on is not None:
         _compare({"teacher": teacher, "converted": plain, "calibrated": fitted}, data, evaluate_on)
     console().print(f"wrote {output}, fitted on {images} images of {data} ({split})")
 
@@ -96,14 +97,23 @@ def recalibrate(
     at_least(1, images=images, batch_size=batch_size)
     check_seed(seed)
     output_files(output, folders=False)
+    check_split(data, evaluate_on)
     where = open_device(device)
     trained = load(model).to(where)
     chosen = sample_images(trained, data, images, split=split, seed=seed).to(where)
     precise = core.recalibrate(trained, chosen, batch=batch_size)
     core.save(precise, output)
-    if evaluate_on:
+    if evaluate_on is not None:
         _compare({"trained": trained, "recalibrated": precise}, data, evaluate_on)
     console().print(f"wrote {output}, with the statistics of {len(chosen)} images of {data} ({split})")
+
+
+def check_split(data: str, split: str | None) -> None:
+    """Refuse a split that is not there, before any work is done; None stands for one that was not asked for."""
+    from ..data.sources import open_data
+
+    if split is not None:
+        open_data(data, split)
 
 
 def _compare(models: dict[str, nn.Module], data: str, split: str) -> None:

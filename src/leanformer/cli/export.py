@@ -59,14 +59,15 @@ def export(
     at_least(1, preprocess=preprocess, calibration_images=calibration_images, repeats=repeats, opset=opset)
     one_of(("static", "dynamic"), int8=int8)
     files.refuse(formats, int8, calibration, preprocess, data)
-    output_files(*(files.path_of(output, name, len(formats) > 1) for name in formats), folders=False)
+    paths = {name: files.path_of(output, name, len(formats) > 1) for name in formats}
+    output_files(*paths.values(), folders=False)
     output_files(result)
     opened = open_model(model, methods, checkpoint, arguments).eval()
     labelled = files.open_labelled(opened, data, split)
     options: dict[str, Any] = {"fused": fused, "preprocess": preprocess, "opset": opset}
     written = files.Files(opened, labelled, options)
-    for name in formats:
-        path = written.add(name, files.path_of(output, name, len(formats) > 1))
+    for name, path in paths.items():
+        written.add(name, path)
         if int8:
             images = None if calibration is None else files.ranges(calibration, opened, calibration_images)
             written.add_int8(path, name, int8, images)

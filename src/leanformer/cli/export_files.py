@@ -27,7 +27,7 @@ class Files:
         self.rows = [Row("pytorch")]
         self.runs: dict[str, Run] = {"pytorch": in_pytorch(model, options["fused"])}
 
-    def add(self, name: str, path: Path) -> Path:
+    def add(self, name: str, path: Path) -> None:
         """Write the model in a format, compare it, and open it."""
         options = self.options | {"images": self.few}
         opset = options.pop("opset")
@@ -35,7 +35,6 @@ class Files:
         done = FORMATS[name](self.model, path, **options, **more)
         self.rows.append(Row(name, str(done.path), done.size, done.parity.error, done.notes.get("bf16_error")))
         self.runs[name] = open_file(done.path)
-        return done.path
 
     def add_int8(self, source: Path, name: str, modes: tuple[str, ...], images: Tensor | None) -> None:
         """Write the int8 forms of a file that its format has."""
@@ -87,6 +86,7 @@ def ranges(calibration: str, model: nn.Module, count: int) -> Tensor:
 def path_of(output: Path, name: str, several: bool) -> Path:
     """The file of a format: as it was given, or, where several are written, with the format's own ending."""
     if not several:
+        TARGETS[name].check_name(output)
         return output
     endings = sorted((target.suffix for target in TARGETS.values()), key=len, reverse=True)
     stem = next((output.name.removesuffix(e) for e in endings if output.name.endswith(e)), output.name)

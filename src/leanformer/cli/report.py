@@ -90,12 +90,10 @@ def add_folder(page: visualise.Page, folder: Path) -> None:
 def add_result(page: visualise.Page, path: Path) -> None:
     """A result file as a chart, where its kind has one, and as a table."""
     from .. import visualise
-    from ..measure.results import flat
+    from ..measure.results import flat, read_rows
 
-    found = _read(path)
-    if not isinstance(found.get("rows"), list) or not found["rows"]:
-        raise ValueError(f"{path} is no result file: it has no rows")
-    kind, rows = found.get("kind", ""), found["rows"]
+    found, rows = _read(path), read_rows(path)
+    kind = found.get("kind", "")
     if kind in CHARTS:
         page.pictures([getattr(visualise, CHARTS[kind])(rows)])
     page.table([flat(row) for row in rows])

@@ -139,9 +139,10 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         found = json.loads(Path(path).read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"cannot read the result file {path}: {error}") from error
-    if not isinstance(found, dict) or not found.get("rows"):
+    rows = found.get("rows") if isinstance(found, dict) else None
+    if not rows or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path} is no result file: it has no rows")
-    return found["rows"]
+    return rows
 
 
 def _cpu_name() -> str:

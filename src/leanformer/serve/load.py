@@ -110,7 +110,10 @@ def _connect(url: str) -> http.client.HTTPConnection:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"'{url}' is not the address of a service; one looks like http://127.0.0.1:8000")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.hostname, parts.port, timeout=120)
+    try:
+        return kind(parts.hostname, parts.port, timeout=120)
+    except http.client.InvalidURL as error:
+        raise ValueError(f"'{url}' is not the address of a service: {error}") from error
 
 
 def _send(line: http.client.HTTPConnection, picture: bytes) -> str | None:
