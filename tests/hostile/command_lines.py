@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 import torch
+from command_values import BAD, GOOD, INTEGERS, NUMBERS, TEXTS
 from PIL import Image
-from values import BAD, GOOD, INTEGERS, NUMBERS, TEXTS
 
 import leanformer as lf
 from leanformer.cli import VERBS, find_verb
@@ -29,6 +29,13 @@ ALWAYS = {
     "recalibrate": ["--images", "4"],
 }
 """Options that keep a verb short where the case does not give them itself."""
+FITTING = {
+    ("export", "output"): ("out.pt2",),
+    ("show", "output"): ("out.png", "out.svg"),
+    ("report", "runs"): ("WORLD/table.json",),
+    ("recalibrate", "model"): ("WORLD/lean.safetensors",),
+}
+"""What fits one verb alone."""
 RARE = {"backbones": "zz", "tables": "zz", "demo": None}
 """Verbs that take minutes when all is well: they always get something wrong."""
 
@@ -41,7 +48,7 @@ def command_line(number: int, seed: int, world: Path) -> list[str]:
         return [draws.choice(TEXTS), *draws.choices(TEXTS, k=draws.randrange(3))]
     given, seen, good = [], set(), draws.choice([0.5, 0.9, 0.97])
     for name, parameter in parameters(verb).items():
-        needed = parameter.default is inspect.Parameter.empty or name in ("model", "models", "data", "output")
+        needed = parameter.default is inspect.Parameter.empty or name in ("model", "models", "data", "output", "image")
         if draws.random() < (0.92 if needed else 0.12):
             given += option(verb, name, parameter, draws, good)
             seen.add(flag(parameter, name))
@@ -102,7 +109,8 @@ def option(verb: str, name: str, parameter: inspect.Parameter, draws: random.Ran
         return [] if name in SLOW else [draws.choice([spelled, f"--no-{spelled[2:]}"])]
     known = "classes_file" if verb == "serve" and name == "classes" else name
     kinds = NUMBERS if "float" in told else INTEGERS if "int" in told else TEXTS
-    values = GOOD.get(known, ("1",)) if draws.random() < good else BAD.get(known, kinds)
+    known_good = FITTING.get((verb, name)) or GOOD.get(known, ("1",))
+    values = known_good if draws.random() < good else BAD.get(known, kinds)
     value = draws.choice(values)
     words = value.split(" ") if name in ("emit", "size", "preprocess") else [value]
     return [*([spelled] if spelled else []), *words]
@@ -128,6 +136,7 @@ def make_world(root: Path) -> Path:
     (root / "result.json").write_text('{"kind": "bench", "rows": [{"model": "a"}]}')
     (root / "list.json").write_text("[]")
     (root / "odd.json").write_text('{"kind": "bench", "rows": [3, {"model": null}]}')
+    (root / "table.json").write_text('{"kind": "table", "rows": [{"a": 1}]}')
     (root / "classes.txt").write_text("a\nb\n")
     Image.new("RGB", (20, 16)).save(root / "picture.png")
     (root / "damaged.png").write_bytes((root / "picture.png").read_bytes()[:40])

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from command_lines import as_seen, command_line, make_world
-from conftest import Hang, at_most
+from time_limit import Hang, at_most
 
 from leanformer.cli import main
 
 SECONDS = 60
+PARTS = 2
+"""For as many processes."""
 OWN_NO = ("tables", "bench", "serve-load")
 """Verbs that end with 1 when they have found what they look for."""
 
@@ -52,10 +54,11 @@ def outcome(code: int, said: str, verb: str, new: set[str]) -> str:
     return "done" if code == 0 else f"bad: exit code {code}"
 
 
-def test_command_lines(cases, seed, tally: Counter[str], world, folder, capsys):
+@pytest.mark.parametrize("part", range(PARTS))
+def test_command_lines(part, cases, seed, tally: Counter[str], world, folder, capsys):
     wrong = []
     before = listing(folder)
-    for number in range(cases):
+    for number in range(part, cases, PARTS):
         arguments = command_line(number, seed, world)
         try:
             with at_most(SECONDS):

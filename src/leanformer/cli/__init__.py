@@ -6,6 +6,7 @@ imported inside the function. Only the parser of the verb that was given is buil
 
 import difflib
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -70,6 +71,7 @@ def _run(given: list[str]) -> int:
     if given[0] == "--version":
         print(_version())
         return 0
+    logging.getLogger("timm").setLevel(logging.ERROR)  # what it warns of ends in an error line of ours
     call = parse(find_verb(given[0]), given[0], given[1:])
     return 0 if call is None else call() or 0
 

@@ -88,8 +88,8 @@ NO_METHODS += [
 SETS = ["depth=1", "qkv_bias=0", "drop_rate=0.1", "resample_positions=1"]
 NO_SETS = """
     embed_dim=7 img_size=17 img_size=0 img_size=(16,) img_size=(8,16) patch_size=0 num_heads=3 num_classes=0 mlp_ratio=0
-    num_classes=-5 in_chans=1 in_chans=0 in_chans=nan name=x checkpoint=x zz=1 = depth depth=nan depth=' depth=0 depth=-1
-    global_pool=zz global_pool=avg drop_path_rate=9 act_layer=zz class_token=False norm_layer=zz block_fn=1
+    num_classes=-5 in_chans=1 in_chans=0 in_chans=nan name=x checkpoint=x zz=1 = depth depth=nan depth=' depth=0
+    depth=-1 global_pool=zz global_pool=avg drop_path_rate=9 act_layer=zz class_token=False norm_layer=zz block_fn=1
     weight_init=zz pos_embed=zz
 """.split()
 GOOD = {
