@@ -98,10 +98,10 @@ def test_a_pickle_without_a_fitting_state_dict_is_refused(content: Any, tmp_path
 
 
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "nowhere.pth", tmp_path):
-        with pytest.raises(ValueError, match="does not exist"):
+    for path, said in ((tmp_path / "nowhere.pth", "does not exist"), (tmp_path, "is a folder; give a file")):
+        with pytest.raises(ValueError, match=said):
             lf.create("vit", path, **TINY)
-        with pytest.raises(ValueError, match="does not exist"):
+        with pytest.raises(ValueError, match=said):
             lf.load(path)
 
 
