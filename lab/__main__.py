@@ -1,47 +1,68 @@
 """python -m lab: what the numbers in results/ come from, one verb each; every verb has --help."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import tyro
 
 from leanformer.papers.tables import TABLES
 
+from .families import run_families
+from .imagenet import imagenet
 from .kernel_suite import run_kernels
+from .plans import plans
+from .process_group import exit_on_terminate
 from .profile_suite import profile
 from .results_page import write_page
 from .study import study
-from .suite import run_suite
+from .suite import Options, run_suite
 from .training_free import training_free
+
+Batches = Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--batch"])]
 
 
 def suite(
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SUITE")],
     device: str | None = None,
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
+    batches: Batches = (),
     repeats: int = 11,
     only: str = "",
     fp8: bool = False,
+    search: bool = False,
     workers: int = 1,
+    dry_run: bool = False,
     output: Path | None = None,
 ) -> int:
-    """A fixed list of lean models, each against the fastest forms of its backbone, in one run.
+    """A fixed list of models, all forms of each timed in one run.
 
-    Example: python -m lab suite gpu --only "DeiT-S" --output results/suite_gpu.json
+    Example: python -m lab suite gpu --only "DeiT-S" --batches 1 8 32 256 1024 --output results/suite_gpu.json
 
     Args:
-        name: gpu (the models with published speed-ups) or growth (sizes, batches and resolutions).
-        device: cpu or cuda; by default the GPU if there is one.
-        dtype: float32, bfloat16 or float16.
+        name: gpu (lean models against timm's fastest form and their own optimised backbone), cpu (the same in float32,
+            in ONNX Runtime and OpenVINO too), peers (what other libraries make of the same backbone), growth (sizes,
+            batches and resolutions) or families (does lf.optimize ever lose?).
+        device: cpu or cuda; by default the GPU if there is one, and the CPU for the suite cpu.
+        dtype: float32, bfloat16 or float16; by default bfloat16 on a GPU and float32 on a CPU.
+        batches: Batch sizes instead of the suite's own.
         repeats: How often each form is timed, in turn with the others.
-        only: Only the rows whose name contains this text, as "DeiT-S batch 1." or "384 px"; several texts are parted
+        only: Only the rows whose name contains this text, as "DeiT-S batch 1." or "swin"; several texts are parted
             by |.
         fp8: The lean models with fp8 products as well; they do not count for the speed-ups.
+        search: For families: lf.optimize with its search as well; with one worker alone.
         workers: Compile so many backbones at the same time; they are still timed in turn.
-        output: Write the result as JSON after every backbone.
+        dry_run: Tiny models at a tiny batch, once: does every row run here?
+        output: Write the result as JSON as rows come; the same command at the same commit goes on where it stopped.
     """
-    return run_suite(name, device, dtype, repeats, only, output, fp8, workers)
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() and name != "cpu" else "cpu"))
+    options = Options(
+        device=chosen, dtype=dtype or ("bfloat16" if chosen.type == "cuda" else "float32"), batches=batches,
+        repeats=1 if dry_run else repeats, only=only, fp8=fp8, workers=workers, dry_run=dry_run, output=output,
+    )  # fmt: skip
+    return run_families(options, search) if name == "families" else run_suite(name, options)
 
 
 def kernels(
@@ -52,7 +73,7 @@ def kernels(
     only: str = "",
     output: Path | None = None,
 ) -> None:
-    """Each kernel against the same work in plain torch, compiled.
+    """Each kernel against the same work written in torch and compiled.
 
     Example: python -m lab kernels --only pool --output results/kernels.json
 
@@ -76,7 +97,7 @@ def results(page: Path = Path("docs/results.md"), folder: Path = Path("results")
         page: The Markdown file to write.
         folder: The folder of the result files.
     """
-    content = {name: (module.ROWS, (module.__doc__ or "").strip()) for name, module in TABLES.items()}
+    content = {name: (paper.rows, paper.counting) for name, paper in TABLES.items()}
     written, wrong = write_page(content, page, folder)
     print(f"wrote {written}")
     for line in wrong:
@@ -86,6 +107,8 @@ def results(page: Path = Path("docs/results.md"), folder: Path = Path("results")
 
 VERBS = {
     "study": study,
+    "imagenet": imagenet,
+    "plans": plans,
     "suite": suite,
     "kernels": kernels,
     "profile": profile,
@@ -94,10 +117,15 @@ VERBS = {
 }
 
 
-def main() -> int:
-    """Run one verb; what a user can get wrong ends in one line."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; what a user can get wrong ends in one line.
+
+    Args:
+        arguments: the words behind `python -m lab`; by default those of the command line.
+    """
     try:
-        return tyro.extras.subcommand_cli_from_dict(VERBS, prog="python -m lab") or 0
+        with exit_on_terminate():
+            return tyro.extras.subcommand_cli_from_dict(VERBS, prog="python -m lab", args=arguments) or 0
     except ValueError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The suite `kernels`: each kernel against the same work in plain torch, compiled, at the shapes that models have.
+"""The suite `kernels`: each kernel against the same work written in torch and compiled, at the shapes that models have.
 
 On a GPU every form is captured in a CUDA graph, so that launches cost nothing and batch 1 is judged by its work. The
 floor of a case is what it must move over the memory rate, or what it must multiply over the matrix rate, both measured
@@ -16,10 +16,7 @@ import torch.nn.functional as F
 from rich.table import Table
 from torch import Tensor
 
-from leanformer.measure import record, write_result
-from leanformer.measure.console import console
-from leanformer.measure.results import choose
-from leanformer.measure.timing import capture, interleave, matrix_peak, memory_rate
+from leanformer.measure import capture, choose, console, interleave, matrix_peak, memory_rate, record, write_result
 from leanformer.methods.evit.kernels.choose import choose_by_counting, choose_by_counting_reference
 from leanformer.methods.evit.kernels.class_attention import (
     attention_with_class_row,
@@ -31,6 +28,8 @@ from leanformer.speed.kernels.fp8 import fp8_linear, fp8_linear_reference, quant
 from leanformer.speed.kernels.pool import pool_in_one_pass, pool_in_one_pass_reference
 from leanformer.speed.kernels.thin_conv import thin_conv, weight_of_product
 
+TORCH = "torch, compiled"
+"""The form that a kernel is compared with."""
 Build = Callable[[torch.device, torch.dtype], tuple[Any, ...]]
 
 
@@ -40,7 +39,7 @@ class Case:
 
     label: str
     kernel: Callable[..., Any]
-    plain: Callable[..., Any]
+    reference: Callable[..., Any]
     arguments: Build
     moved: int
     """Numbers that must be read or written."""
@@ -179,7 +178,7 @@ def _measured(
     try:
         arguments = case.arguments(device, dtype)
         with torch.inference_mode():
-            row.error = _error(case.kernel(*arguments), case.plain(*map(_wide, arguments)))
+            row.error = _error(case.kernel(*arguments), case.reference(*map(_wide, arguments)))
         timings = interleave(_forms(case, arguments, device), device, repeats, seconds=0.02)
     except Exception as error:  # a kernel that this device refuses must not cost the rows of the others
         row.failed = f"{type(error).__name__}: {error}"[:500]
@@ -189,15 +188,15 @@ def _measured(
     row.floor = 1e6 * max(bytes_moved / memory, case.flops / matrix)
     row.share_of_floor = row.floor / row.microseconds["kernel"]
     row.gigabytes_a_second = bytes_moved / row.microseconds["kernel"] / 1e3
-    row.speedup = row.microseconds["plain, compiled"] / row.microseconds["kernel"]
+    row.speedup = row.microseconds[TORCH] / row.microseconds["kernel"]
     return row
 
 
 def _forms(case: Case, arguments: tuple[Any, ...], device: torch.device) -> dict[str, Callable[[], Any]]:
-    torch._dynamo.reset()  # each case is a new shape, and compilers give up after eight
+    torch.compiler.reset()  # each case is a new shape, and compilers give up after eight
     compiled = functools.partial(torch.compile, fullgraph=True, dynamic=False)
     kernel = compiled(case.kernel) if case.compiled else case.kernel
-    functions = {"kernel": kernel, "plain, compiled": compiled(case.plain), **case.also}
+    functions = {"kernel": kernel, TORCH: compiled(case.reference), **case.also}
     calls = {form: functools.partial(_call, function, arguments) for form, function in functions.items()}
     return {form: capture(call) for form, call in calls.items()} if device.type == "cuda" else calls
 
@@ -281,15 +280,15 @@ def _linear(x: Tensor, weight: Tensor, rounded: Tensor, scale: Tensor, bias: Ten
 def kernel_table(rows: list[Measured]) -> Table:
     """The cases as one rich table."""
     table = Table(title="kernels, µs a call", title_justify="left")
-    for name in ("kernel", "ours", "plain, compiled", "gain", "floor", "of floor", "GB/s", "error"):
+    for name in ("kernel", "ours", TORCH, "gain", "floor", "of floor", "GB/s", "error"):
         table.add_column(name, justify="left" if name == "kernel" else "right")
     for row in rows:
         if row.failed:
             table.add_row(row.label, row.failed)
             continue
-        ours, plain = row.microseconds["kernel"], row.microseconds["plain, compiled"]
+        ours, theirs = row.microseconds["kernel"], row.microseconds[TORCH]
         table.add_row(
-            row.label, f"{ours:.1f}", f"{plain:.1f}", f"{row.speedup:.2f}x", f"{row.floor:.1f}",
+            row.label, f"{ours:.1f}", f"{theirs:.1f}", f"{row.speedup:.2f}x", f"{row.floor:.1f}",
             f"{row.share_of_floor:.0%}", f"{row.gigabytes_a_second:,.0f}", f"{row.error:.1e}",
         )  # fmt: skip
     return table

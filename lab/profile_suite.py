@@ -11,13 +11,13 @@ from rich.table import Table
 from torch import nn
 
 import leanformer as lf
-from leanformer.measure import Profile, Profiles
-from leanformer.measure.console import console
-from leanformer.measure.profile import profile as measure
+from leanformer.measure import Profile, Profiles, console
+from leanformer.measure import profile as measure
 from leanformer.visualise import latency_breakdown
 
-from .apart import taken_apart
-from .turns import in_turn
+from .compile_together import compile_together
+from .fresh_device import fresh_device
+from .part_by_part import latency_part_by_part
 
 FFN_SHARES = {
     "deit_small_patch16_224": 32.8,
@@ -27,14 +27,14 @@ FFN_SHARES = {
     "mixer_b16_224": 52.7,
 }
 """RePaFormer's Figure 3: the share of the FFN layers in per cent, for one image on a GPU, as its text gives them."""
-APART, MIXER_SHARE = "vit_base_patch16_224", 46.3
+BUILT_UP, MIXER_SHARE = "vit_base_patch16_224", 46.3
 """RIFormer's Figure 1: the share of the token mixers in a ViT-B in per cent, at batch 2048 on an A100."""
 
 
 def profile(
     device: str | None = None,
     batch: int = 1,
-    apart_batch: int | None = None,
+    built_up_batch: int | None = None,
     dtype: str | None = None,
     modes: tuple[str, ...] = ("eager",),
     repeats: int = 5,
@@ -42,14 +42,14 @@ def profile(
     output: Path | None = None,
     figure: Path | None = None,
 ) -> None:
-    """The models of RePaFormer's Figure 3 by component, and a ViT-B taken apart as in RIFormer's Figure 1.
+    """The models of RePaFormer's Figure 3 by component, and a ViT-B part by part as in RIFormer's Figure 1.
 
     Example: python -m lab profile --output results/profile_h200.json
 
     Args:
         device: cpu or cuda; by default the GPU if there is one.
         batch: Images at a time.
-        apart_batch: Images at a time of the ViT-B taken apart; by default 2048 on a GPU, else 1.
+        built_up_batch: Images at a time of the ViT-B that is built up part by part; by default 2048 on a GPU, else 1.
         dtype: float32, bfloat16 or float16; by default bfloat16 on a GPU and float32 on a CPU.
         modes: eager, compiled.
         repeats: How often each component is timed, in turn with the others.
@@ -59,10 +59,10 @@ def profile(
     """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind = dtype or ("bfloat16" if place.type == "cuda" else "float32")
-    many = apart_batch or (2048 if place.type == "cuda" else 1)
+    many = built_up_batch or (2048 if place.type == "cuda" else 1)
     jobs = [Part(name, place, batch, kind, mode, repeats) for name in FFN_SHARES for mode in modes]
-    jobs += [Part(APART, place, many, kind, mode, repeats, apart=True) for mode in modes]
-    done = in_turn(jobs, workers)
+    jobs += [Part(BUILT_UP, place, many, kind, mode, repeats, built_up=True) for mode in modes]
+    done = compile_together(jobs, workers)
     rows = tuple(row for _, row in track(done, description="profile", total=len(jobs)) if row is not None)
     found = Profiles(rows, str(place))
     found.print()
@@ -83,16 +83,18 @@ class Part:
     dtype: str
     mode: str
     repeats: int
-    apart: bool = False
+    built_up: bool = False
 
     def __call__(self, ready: Callable[[], None] | None = None) -> Profile:
         model = _published(self.name)
-        if self.apart:
-            return taken_apart("ViT-B", model, self.device, self.batch, self.dtype, self.mode, self.repeats, ready)
-        return measure(
-            {self.name: model}, device=self.device, batch=self.batch, dtype=self.dtype, modes=[self.mode],
-            repeats=self.repeats, ready=ready,
-        ).rows[0]  # fmt: skip
+        with fresh_device(self.device):
+            if self.built_up:
+                told = self.batch, self.dtype, self.mode, self.repeats
+                return latency_part_by_part("ViT-B", model, self.device, *told, ready)
+            return measure(
+                {self.name: model}, device=self.device, batch=self.batch, dtype=self.dtype, modes=[self.mode],
+                repeats=self.repeats, ready=ready,
+            ).rows[0]  # fmt: skip
 
 
 def _published(name: str) -> nn.Module:

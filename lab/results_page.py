@@ -13,13 +13,13 @@ import torch
 
 from leanformer.backbones import create
 from leanformer.core import apply, fold, write_atomically
-from leanformer.measure import COMPONENTS, count, read_results
-from leanformer.measure.results import flat
+from leanformer.measure import COMPONENTS, count, flat, read_results
 from leanformer.papers.table import Row, agrees
-from leanformer.visualise.page import shown
+from leanformer.visualise import shown
 
+from .contest import OPTIMISED, TORCH, is_timms
 from .studies.digest import COMMAND, digest
-from .suite import SUITES, Entry
+from .suite_rows import SUITES, Entry
 
 TOLERANCE = 1e-4
 """Two models of the same parameters and MACs within this share are the same model."""
@@ -50,7 +50,7 @@ def write_page(systems: Mapping[str, tuple[Sequence[Row], str]], path: Path, fol
     parts += [f"**{name}.** {' '.join(remark.split())}" for name, (_, remark) in systems.items() if remark]
     for result in results:
         if result.get("rows"):
-            parts += [f"## {result['file'].removesuffix('.json')}", _about(result), _rows(result)]
+            parts += [f"## {result['file'].removesuffix('.json')}", _about(result), shown_result(result)]
     text = "\n\n".join(parts) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,17 +87,18 @@ def papers_table(
 
 def measurements(results: Iterable[Mapping[str, Any]]) -> Iterable[Measurement]:
     """The suites' speed-ups; of several runs of one row the newest."""
-    entries = {entry.label: entry for entry, _ in SUITES["gpu"]()}
+    entries = {entry.label: entry for entry, _ in SUITES["gpu"](())}
     newest: dict[tuple, Measurement] = {}
     for result in results:
         if not str(result.get("kind", "")).startswith("suite"):
             continue
         chip = result["hardware"].get("gpu") or result["hardware"].get("cpu")
         for row in result["rows"]:
-            if row["label"] in entries:
+            speedup = _over_timm(row)
+            if row.get("label") in entries and speedup is not None:
                 where = f"{chip}, batch {row['batch']}, {row['dtype']}"
                 sizes = _sizes(entries[row["label"]])
-                newest[row["label"], where] = Measurement(sizes, row["speedup"], row.get("paper_speedup", ""), where)
+                newest[row["label"], where] = Measurement(sizes, speedup, row.get("paper_speedup", ""), where)
     return newest.values()
 
 
@@ -121,8 +122,8 @@ def _cell(value: Any) -> str:
 def _sizes(entry: Entry) -> tuple[tuple[float, float], ...]:
     """Parameters in M and MACs in G of an entry's lean model, before and after fuse."""
     with torch.device("meta"):
-        lean = apply(create(entry.backbone), *entry.methods)
-        counts = [count(each, (3, entry.size, entry.size)) for each in (lean, fold(lean))]
+        lean = apply(create(entry.backbone, **entry.arguments), *entry.methods)
+        counts = [count(each) for each in (lean, fold(lean))]
     return tuple((found.parameters / 1e6, found.macs / 1e9) for found in counts)
 
 
@@ -133,18 +134,26 @@ def _about(result: Mapping[str, Any]) -> str:
     data = f" Data: {result['data']}, {shown(result.get('images'))} images." if "data" in result else ""
     commit = (result.get("commit") or "unknown")[:10]
     about = f"{chip}; {versions}; commit {commit}; {result.get('when', '')[:10]}.{data}"
-    told_by_row = all(COMMAND in row for row in result["rows"])
+    told_by_row = all(COMMAND in row for row in result["rows"]) and _kind(result) == "study"
     return about if told_by_row else f"{about}\n\n    {result.get('command', '')}"
 
 
-def _rows(result: Mapping[str, Any]) -> str:
-    kind = str(result.get("kind", "")).split()[0] if result.get("kind") else ""
-    said = ""
+def _kind(result: Mapping[str, Any]) -> str:
+    """The first word of a result's kind; the suite of families has columns of its own."""
+    kind = str(result.get("kind") or "")
+    return kind if kind in COLUMNS else kind.partition(" ")[0]
+
+
+def shown_result(result: Mapping[str, Any]) -> str:
+    """The rows of a result file as a Markdown table, without the columns that nothing fills."""
+    kind, said = _kind(result), ""
     if kind == "study" and "student" in result["rows"][0]:
         said, rows = _with_commands(digest(result["rows"]))
     else:
         rows = [COLUMNS[kind](row) if kind in COLUMNS else flat(row) for row in result["rows"]]
-    head = list(dict.fromkeys(key for row in rows for key in row))
+    head = [
+        key for key in dict.fromkeys(k for row in rows for k in row) if any(row.get(key) is not None for row in rows)
+    ]
     return said + markdown(head, ([row.get(key) for key in head] for row in rows))
 
 
@@ -159,14 +168,42 @@ def _with_commands(lines: Sequence[dict[str, str]]) -> tuple[str, list[dict[str,
 
 
 def _suite(row: Mapping[str, Any]) -> dict[str, Any]:
-    forms = row["forms"]
+    forms, lean = row["forms"], row.get("runtime", TORCH)
+    lean = OPTIMISED if lean == TORCH else lean
     return {
-        "model": row["label"], "batch": row["batch"], "px": row["size"], "dtype": row["dtype"],
-        "backbone eager, img/s": forms["backbone eager"],
-        "backbone's best, img/s": max(speed for form, speed in forms.items() if form.startswith("backbone")),
-        "ours compiled, img/s": forms["compiled"], "ours optimised, img/s": forms["optimised"],
-        "MAC ratio": f"{row['mac_ratio']:.2f}", "speed-up": f"{row['speedup']:.2f}",
-        "paper's": row.get("paper_speedup", ""),
+        "model": row["label"], "runtime": row.get("runtime"), "batch": row["batch"], "px": row["size"],
+        "dtype": row["dtype"], "timm eager, img/s": forms.get("backbone eager"),
+        "timm's best, img/s": max((rate for form, rate in forms.items() if is_timms(form)), default=None),
+        "backbone optimised, img/s": forms.get(f"backbone {lean}"), "lean compiled, img/s": forms.get("compiled"),
+        "lean optimised, img/s": forms.get(lean), "over timm": _two_digits(_over_timm(row)),
+        "±": _per_cent(row.get("over_timm_spread")), "over own": _two_digits(row.get("over_own")),
+        "± ": _per_cent(row.get("over_own_spread")), "MAC ratio": _two_digits(row.get("mac_ratio")),
+        "share": _two_digits(row.get("share")), "paper's": row.get("paper_speedup", ""),
+        "failed": row.get("failed") or None,
+    }  # fmt: skip
+
+
+def _over_timm(row: Mapping[str, Any]) -> float | None:
+    """The speed-up over timm's fastest form; in older files the fastest form of the lean model counted."""
+    return row.get("over_timm", row.get("speedup"))
+
+
+def _two_digits(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}"
+
+
+def _per_cent(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"
+
+
+def _family(row: Mapping[str, Any]) -> dict[str, Any]:
+    forms, ratios = row["forms"], row["ratios"]
+    told = {"family": row["family"], "model": row["model"], "method": row["method"], "batch": row["batch"]}
+    compiled = max((rate for form, rate in forms.items() if form.startswith("compiled")), default=None)
+    return {
+        **told, "dtype": row["dtype"], "compiled, img/s": compiled, "optimised, img/s": forms.get("optimised"),
+        "over compiled": _two_digits(ratios.get("optimised")), "searched, img/s": forms.get("searched"),
+        "over compiled ": _two_digits(ratios.get("searched")), "loss": row["loss"] or row["failed"] or None,
     }  # fmt: skip
 
 
@@ -193,5 +230,5 @@ def _sweep(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 COLUMNS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "suite": _suite, "bench": _bench, "profile": _profile, "sweep": _sweep,
+    "suite": _suite, "suite families": _family, "bench": _bench, "profile": _profile, "sweep": _sweep,
 }  # fmt: skip

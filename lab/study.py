@@ -2,7 +2,6 @@
 
 import functools
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,29 +9,27 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from leanformer.cli.common import Set, parse_arguments
-from leanformer.measure import count
-from leanformer.measure.console import console
-from leanformer.measure.results import command as told
-from leanformer.measure.results import read_rows
+from leanformer.core import environment, parse_options
+from leanformer.measure import command as shown_command
+from leanformer.measure import console, count, read_rows, shared_kernels
 from leanformer.visualise import trade_off
 
+from .arguments import Set
+from .process_group import end_with_starter, process_group
 from .studies.digest import as_table, losses, points, summary
 from .studies.metaformers import metaformers
 from .studies.riformer import riformer
 from .studies.rows import rows_in
 from .studies.scale import Scale
 from .studies.speed import measure_study
-from .studies.study import Study, run_study
+from .studies.student import Study
+from .studies.study import run_study
 from .studies.vit_small import vit_small
 from .studies.vit_tiny import vit_tiny
-from .turns import share_kernels
 
 STUDIES: dict[str, Callable[..., Study]] = {
     "vit_tiny": vit_tiny, "riformer": riformer, "metaformers": metaformers, "vit_small": vit_small,
 }  # fmt: skip
-WORKER = "LEANFORMER_WORKER"
-"""Tells a process that shares the queue which of how many it is, as 2/5."""
 
 
 def study(
@@ -97,7 +94,7 @@ def study(
     if name not in STUDIES:
         raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
     others = {path.stem: read_rows(path) for path in beside}  # before hours of training, if one cannot be read
-    build = functools.partial(STUDIES[name], checkpoint, **parse_arguments(arguments))
+    build = functools.partial(STUDIES[name], checkpoint, **parse_options(arguments))
     chosen = build()
     chosen.chosen(only)  # before data are opened, if there is none
     scale = Scale(
@@ -111,25 +108,36 @@ def study(
             compile=compile or None,
         ),
     )  # fmt: skip
-    share_kernels()
     output = output or Path("results") / f"study_{name}.json"
     runs = runs or Path("runs") / f"study-{name}"
     if measure != "only":
         if workers > 1:
             _in_parallel(workers, runs)
         else:
-            run_study(chosen, scale, output, runs, only, teacher, _worker())
+            with shared_kernels():
+                run_study(chosen, scale, output, runs, only, teacher, _worker())
     new = any("speedup" not in row for row in rows_in(output))
     if measure == "only" or (measure == "after" and new):
         measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
-    rows = rows_in(output)
+    _show(name, chosen, rows_in(output), output, others, figure)
+
+
+def _show(
+    name: str,
+    study: Study,
+    rows: list[dict[str, Any]],
+    output: Path,
+    others: dict[str, list[dict[str, Any]]],
+    figure: Path | None,
+) -> None:
+    """Print the table and, where asked for, the students of other studies beside it and a figure."""
     console().print(summary(name, rows))
     if others:
         lost = losses({output.stem: rows, **others})
         missing = f"no student is in {' and '.join(others)} as well"
         console().print(as_table("points below the teacher", lost) if lost else missing)
     if figure is not None:
-        drawn = points(rows, count(chosen.teacher(1000)).macs)
+        drawn = points(rows, count(study.teacher(1000)).macs)
         if not drawn:
             raise ValueError(f"no student of {output} has been trained yet: there is nothing to draw")
         axis = "throughput" if any("throughput" in point for point in drawn) else "macs"
@@ -142,12 +150,14 @@ def _of_any_row(name: str, **options: Any) -> str:
     for option, value in options.items():
         for each in value if isinstance(value, tuple) else () if value is None else (value,):
             words += [f"--{option.replace('_', '-')}", *(() if each is True else (str(each),))]
-    return told(words)
+    return shown_command(words)
 
 
 def _worker() -> tuple[int, int]:
-    """Which process of how many this is."""
-    worker, _, workers = os.environ.get(WORKER, "0/1").partition("/")
+    """Which process of how many this is; one of several ends with the command that started it."""
+    worker, _, workers = environment("LEANFORMER_WORKER", "0/1").partition("/")
+    if int(workers) > 1:
+        end_with_starter()
     return int(worker), int(workers)
 
 
@@ -155,16 +165,14 @@ def _in_parallel(workers: int, runs: Path) -> None:
     """Start this command so many times; each process takes runs from the queue and writes its own log."""
     runs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "lab", *sys.argv[1:], "--workers", "1", "--measure", "never"]
-    environment = {**os.environ, "LEANFORMER_COMMAND": told(sys.argv)}  # results name the command that was given
-    started = []
-    for worker in range(workers):
-        environment[WORKER] = f"{worker}/{workers}"
-        with open(runs / f"worker-{worker}.log", "w") as log:
-            started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment))
-    console().print(f"{workers} processes at work; their logs: {runs}/worker-*.log")
-    failed = [worker for worker, process in enumerate(started) if process.wait() != 0]
+    shared = {**os.environ, "LEANFORMER_COMMAND": shown_command(sys.argv)}  # results name the command that was given
+    own = [{**shared, "LEANFORMER_WORKER": f"{worker}/{workers}"} for worker in range(workers)]
+    logs = [runs / f"worker-{worker}.log" for worker in range(workers)]
+    with process_group([command] * workers, logs, own) as started:
+        console().print(f"{workers} processes at work; their logs: {runs}/worker-*.log")
+        failed = [worker for worker, process in enumerate(started) if process.wait() != 0]
     for worker in failed:
-        lines = (runs / f"worker-{worker}.log").read_text().splitlines()[-15:]
+        lines = logs[worker].read_text().splitlines()[-15:]
         console().print(f"worker {worker} ended early:\n" + "\n".join(lines), markup=False)
     if failed:
         raise RuntimeError(f"{len(failed)} of {workers} processes ended early; start again to repeat what is missing")

@@ -1,148 +1,169 @@
-"""Suites for `python -m lab suite`: fixed lists of lean models, each against its backbone."""
+"""Running a suite of models: rows grouped by backbone and batch, written as they come, resumed where they stopped."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from rich.progress import track
 from torch import nn
 
-from leanformer import methods as lf
-from leanformer.backbones import create
-from leanformer.core import Method, apply, fuse
-from leanformer.measure.console import console
-from leanformer.measure.results import choose, record, write_result
-from leanformer.speed import optimize
+from leanformer.export import RUNTIMES, runtime_opener
+from leanformer.measure import choose, command_line, commit, console, count, record, rows_to_resume, write_result
 
-from .turns import in_turn
-from .versus import Contest, contest_table, versus
+from .compile_together import compile_together
+from .contest import Conditions, Contest, run_contests
+from .contest_table import contest_table
+from .fresh_device import fresh_device
+from .peers import installed as peer_installed
+from .peers import make_peer
+from .suite_rows import SUITES, Entry
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A backbone, the methods on it, and the published speed-up."""
-
-    label: str
-    backbone: str
-    methods: tuple[Method, ...]
-    paper: str = ""
-    size: int = 224
-
-    def plain(self) -> nn.Module:
-        """timm's own model as the yardstick where timm has it, and ours where it has not."""
-        if timm.is_model(self.backbone) and self.size == 224:
-            return create(f"timm/{self.backbone}")
-        return fuse(create(self.backbone, **self._size), verify=False)  # the stem's batch norms are folded in both
-
-    def lean(self) -> nn.Module:
-        return fuse(apply(create(self.backbone, **self._size), *self.methods), verify=False)
-
-    @property
-    def _size(self) -> dict[str, Any]:
-        return {"img_size": self.size} if self.size != 224 else {}
+ON_CPU = ("onnxruntime", "openvino")
+"""Runtimes in which the suite `cpu` times the models as well, where they are installed."""
 
 
-DEIT = {name: f"deit_{name}_patch16_224" for name in ("tiny", "small", "base")} | {"large": "vit_large_patch16_224"}
-EVIT7, EVIT5, REPA = lf.EViT(keep_rate=0.7), lf.EViT(keep_rate=0.5), lf.RePa(idle_ratio=0.75)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a command says of a suite beside its name."""
+
+    device: torch.device
+    dtype: str = "bfloat16"
+    repeats: int = 11
+    batches: tuple[int, ...] = ()
+    only: str = ""
+    fp8: bool = False
+    workers: int = 1
+    dry_run: bool = False
+    output: Path | None = None
+
+    def kind(self, suite: str) -> str:
+        """What a result file says that it holds; rows of tiny models are never taken for real ones."""
+        return f"suite {suite}{' dry run' if self.dry_run else ''}"
 
 
-def headline() -> Iterator[Entry]:
-    """The models with published speed-ups."""
-    yield Entry("EViT 0.7 on DeiT-S", DEIT["small"], (EVIT7,), "1.50")
-    yield Entry("EViT 0.7 on DeiT-B", DEIT["base"], (EVIT7,), "1.59")
-    yield Entry("EViT 0.5 on DeiT-S", DEIT["small"], (EVIT5,), "1.85")
-    yield Entry("EViT 0.5 on DeiT-B", DEIT["base"], (EVIT5,), "1.92")
-    yield Entry("RePa 0.75 on DeiT-S", DEIT["small"], (REPA,), "1.54")
-    yield Entry("RePa 0.75 on DeiT-B", DEIT["base"], (REPA,), "1.68")
-    yield Entry("RePa 0.75 on ViT-L", DEIT["large"], (REPA,), "1.67")
-    yield Entry("RePa 0.75 + EViT 0.7 on DeiT-B", DEIT["base"], (REPA, EVIT7))
-    yield Entry("RePa 0.75 + EViT 0.5 on DeiT-B", DEIT["base"], (REPA, EVIT5))
-    yield Entry("RIFormer-S12 over PoolFormer", "poolformer_s12", (lf.RIFormer(),), "1.18")
-    yield Entry("RIFormer-M36 over PoolFormer", "poolformer_m36", (lf.RIFormer(),), "1.17")
-    yield Entry(
-        "SiT-XS over LV-ViT-S", "lvvit_plus_xsmall", (lf.SiT.preset("lvvit_plus_xsmall", start="random"),), "3.6"
-    )
-    yield Entry("SiT-S over LV-ViT-S", "lvvit_plus_small", (lf.SiT.preset("lvvit_plus_small", start="random"),), "1.4")
+def run_suite(name: str, options: Options) -> int:
+    """Run a suite, print it, and write it as JSON after every backbone; rows of this commit are not measured again.
 
+    Args:
+        name: gpu, cpu, peers or growth.
+        options: device, dtype, batches, ….
 
-def growth() -> Iterator[tuple[Entry, int]]:
-    """EViT 0.7 + RePa over batch size, resolution and model size."""
-    both = (REPA, EVIT7)
-    for batch in (1, 16, 1024):
-        yield Entry("RePa + EViT 0.7 on DeiT-S", DEIT["small"], both), batch
-    for size in (384, 512):
-        yield Entry("RePa + EViT 0.7 on DeiT-S", DEIT["small"], both, size=size), 128
-    for name in ("tiny", "small", "large"):
-        yield Entry(f"RePa + EViT 0.7 on {DEIT[name]}", DEIT[name], both), 256
-
-
-SUITES: dict[str, Callable[[], list[tuple[Entry, int]]]] = {
-    "gpu": lambda: [(entry, batch) for batch in (256, 1) for entry in headline()],
-    "growth": lambda: list(growth()),
-}
-
-
-def run_suite(
-    name: str,
-    device: str | None,
-    dtype: str,
-    repeats: int,
-    only: str,
-    output: Path | None,
-    fp8: bool = False,
-    workers: int = 1,
-) -> int:
-    """Run a suite, print it, and write it as JSON after every backbone: a run that is cut short keeps its rows."""
+    Returns:
+        The exit code: 1 where a row failed.
+    """
     if name not in SUITES:
-        raise ValueError(f"unknown suite '{name}'; known: {', '.join(SUITES)}, kernels")
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    groups = list(_groups(name, only, place, dtype, repeats, fp8))
-    contests: list[Contest] = []
-    papers = {entry.label: entry.paper for entry, _ in SUITES[name]()}
-    missing = 0
-    for _, part in track(in_turn(groups, workers), description=name, total=len(groups)):
-        missing += part is None
-        contests += part or []
-        if output is not None and contests:
-            write_result(record(f"suite {name}", [_row(c, papers) for c in contests], place), output)
+        raise ValueError(f"unknown suite '{name}'; known: {', '.join(SUITES)}, families")
+    kind = options.kind(name)
+    rows = rows_of_this_commit(options.output, kind)
+    done = {(row["label"], row["batch"], row["dtype"]) for row in rows}
+    groups = list(_groups(name, options, done))
+    papers = {entry.label: entry.paper for entry, _ in SUITES[name](options.batches)}
+    missing, contests = 0, [_contest(row) for row in rows]
+    for _, found in track(compile_together(groups, options.workers), description=name, total=len(groups)):
+        missing += found is None
+        contests += found or []
+        rows += [_row(contest, papers) for contest in found or []]
+        if options.output is not None and rows:
+            write_result(record(kind, rows, options.device), options.output)
     console().print(contest_table(contests))
-    return 1 if missing else 0
+    failed = [f"{contest.label}, batch {contest.batch}: {contest.failed}" for contest in contests if contest.failed]
+    for line in failed:
+        console().print(line, markup=False, highlight=False)
+    return 1 if missing or failed else 0
 
 
-def _row(contest: Contest, papers: dict[str, str]) -> dict[str, Any]:
-    fp8 = {} if contest.fp8_speedup is None else {"fp8_speedup": contest.fp8_speedup}
-    more = {"speedup": contest.speedup, "paper_speedup": papers[contest.label], **fp8}
-    return dataclasses.asdict(contest) | more
+def rows_of_this_commit(output: Path | None, kind: str) -> list[dict[str, Any]]:
+    """The rows that an interrupted run of the same suite left in its file, at the commit that runs now.
+
+    Args:
+        output: the result file; None where nothing is written.
+        kind: what the file must say that it holds.
+
+    >>> rows_of_this_commit(None, "suite gpu")
+    []
+    """
+    rows = rows_to_resume(output, {"kind": kind})
+    return [row for row in rows if "commit" in row and row["commit"] == commit() and not row["failed"]]
 
 
 @dataclass(frozen=True)
 class Group:
-    """The entries of one backbone at one size and batch: what is timed interleaved."""
+    """The entries of one backbone at one size and batch: timed together, so that the backbone is compiled once."""
 
     entries: tuple[Entry, ...]
     batch: int
-    device: torch.device
-    dtype: str
-    repeats: int
-    fp8: bool
+    options: Options
+    runtimes: tuple[str, ...] = ()
 
     def __call__(self, ready: Callable[[], None] | None = None) -> list[Contest]:
-        torch._dynamo.reset()
-        first = self.entries[0]
-        return versus(
-            first.plain(), {entry.label: entry.lean() for entry in self.entries}, optimize, device=self.device,
-            batch=self.batch, dtype=self.dtype, size=(3, first.size, first.size), repeats=self.repeats,
-            name=first.backbone, fp8=self.fp8, ready=ready,
+        with tempfile.TemporaryDirectory() as folder, fresh_device(self.options.device):
+            try:
+                return self._timed(Path(folder), ready)
+            except Exception as error:  # the other groups are worth having
+                failed, first = f"{type(error).__name__}: {error}"[:500], self.entries[0]
+                told = first.backbone, self.batch, first.arguments.get("img_size", 0), self.options.dtype
+                return [Contest(entry.label, *told, failed=failed) for entry in self.entries]
+
+    def _timed(self, folder: Path, ready: Callable[[], None] | None) -> list[Contest]:
+        first, options = self.entries[0], self.options
+        conditions = Conditions(
+            device=options.device, batch=self.batch, dtype=options.dtype, repeats=options.repeats, fp8=options.fp8,
+            runtimes={name: runtime_opener(name, folder) for name in self.runtimes},
         )  # fmt: skip
+        return run_contests(
+            first.backbone, first.timms(), first.own(), self._leans(), conditions, peers=self._peers(), ready=ready
+        )
+
+    def _leans(self) -> dict[str, nn.Module]:
+        return {entry.label: entry.lean() for entry in self.entries if not entry.peer}
+
+    def _peers(self) -> dict[str, Callable[[], nn.Module]]:
+        """The models of other libraries, made when they are asked for."""
+        return {entry.label: functools.partial(_peer, entry) for entry in self.entries if entry.peer}
 
 
-def _groups(name: str, only: str, device: torch.device, dtype: str, repeats: int, fp8: bool) -> Iterator[Group]:
-    rows = {f"{entry.label} batch {batch}. {entry.size} px": (entry, batch) for entry, batch in SUITES[name]()}
-    chosen = [rows[row] for row in choose(rows, only)]
-    for backbone, size, batch in dict.fromkeys((entry.backbone, entry.size, batch) for entry, batch in chosen):
-        mine = [e for e, b in chosen if (e.backbone, e.size, b) == (backbone, size, batch)]
-        yield Group(tuple(mine), batch, device, dtype, repeats, fp8)
+def _peer(entry: Entry) -> nn.Module:
+    return make_peer(entry.peer, entry.timms(), count(entry.lean()).macs)
+
+
+def _groups(name: str, options: Options, done: set[tuple[str, int, str]]) -> Iterator[Group]:
+    rows = {f"{entry.label} batch {batch}.": (entry, batch) for entry, batch in SUITES[name](options.batches)}
+    chosen = [rows[row] for row in choose(rows, options.only)]
+    chosen = [(e, b) for e, b in chosen if not e.peer or peer_installed(e.peer)]
+    if options.dry_run:
+        chosen = [(entry.tiny(), min(batch, 2)) for entry, batch in chosen]
+    chosen = [(e, b) for e, b in chosen if (e.label, b, options.dtype) not in done]
+    runtimes = installed(ON_CPU) if name == "cpu" else ()
+    for key in dict.fromkeys(_together(*row) for row in chosen):
+        mine = dict.fromkeys(e.label for e, b in chosen if _together(e, b) == key)
+        entries = {e.label: e for e, _ in chosen}
+        yield Group(tuple(entries[label] for label in mine), key[2], options, runtimes)
+
+
+def installed(runtimes: Sequence[str]) -> tuple[str, ...]:
+    """Those of the runtimes whose packages are there.
+
+    >>> installed(["torch"])
+    ('torch',)
+    """
+    return tuple(
+        name for name in runtimes if all(importlib.util.find_spec(package) for package in RUNTIMES[name].packages)
+    )
+
+
+def _together(entry: Entry, batch: int) -> tuple[str, str, int]:
+    return entry.backbone, str(entry.arguments), batch
+
+
+def _row(contest: Contest, papers: Mapping[str, str]) -> dict[str, Any]:
+    return contest.row() | {"paper_speedup": papers[contest.label], "command": command_line(), "commit": commit()}
+
+
+def _contest(row: Mapping[str, Any]) -> Contest:
+    """A row of a result file as the contest that it was."""
+    return Contest(**{name: row[name] for name in Contest.__dataclass_fields__ if name in row})

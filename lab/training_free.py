@@ -1,24 +1,26 @@
 """python -m lab training-free: many ways to have fewer tokens on one trained model, judged without training."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
+import tyro
+from rich.table import Table
+from torch import nn
 
-from leanformer.cli.common import Model, Set, open_model
-from leanformer.cli.sweep import done_rows, measured, table_of
-from leanformer.data.sources import check_fit, open_data
-from leanformer.measure import count, record, write_result
-from leanformer.measure.console import console
-from leanformer.measure.results import choose
+import leanformer as lf
+from leanformer.core import parse_options
+from leanformer.data import Data, check_fit, open_data
+from leanformer.measure import choose, console, count, record, rows_to_resume, write_result
+from leanformer.train import evaluate
 from leanformer.visualise import trade_off
 
+from .arguments import Set
 from .studies.training_free import drawn, exported
 from .studies.training_free import training_free as candidates_of
 
 
 def training_free(
-    model: Model,
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     data: str,
     checkpoint: Path | None = None,
     arguments: Set = (),
@@ -49,18 +51,18 @@ def training_free(
         output: Write the result as JSON after each row; the same command goes on where it was interrupted. Result
             files of exports beside it are shown too.
     """
-    opened = open_model(model, (), checkpoint, arguments).to(device)
+    opened = _opened(model, checkpoint, arguments).to(device)
     images = open_data(data, split)
     check_fit(opened, images)
     about = {"model": model, "methods": [], "data": Path(data).name, "images": len(images), "crop": crop}
-    rows: list[dict[str, Any]] = done_rows(output, about)
+    rows: list[dict[str, Any]] = rows_to_resume(output, about)
     candidates = list(candidates_of(opened))
     chosen = choose((each.model for each in candidates), only)
     names = [each.model for each in candidates]
     for each in candidates:
         if each.model not in chosen or any(row["model"] == each.model for row in rows):
             continue
-        found = measured(each.make(opened), opened, images, crop, torch.device(device), batch_size)
+        found = _accuracy(each.make(opened), images, crop, device, batch_size)
         rows.append({"family": each.family, "model": each.model, **found})
         rows.sort(key=lambda row: names.index(row["model"]) if row["model"] in names else len(names))
         if output is not None:
@@ -73,3 +75,28 @@ def training_free(
     console().print(table_of(model, rows))
     if figure is not None:
         console().print(f"wrote {trade_off(drawn(rows) or rows, x='macs', by='family').save(figure)}")
+
+
+def _opened(model: str, checkpoint: Path | None, arguments: tuple[str, ...]) -> nn.Module:
+    """A model by its name, or from a leanformer checkpoint."""
+    if Path(model).suffix != ".safetensors":
+        return lf.create(model, checkpoint, **parse_options(arguments))
+    if checkpoint is not None or arguments:
+        raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
+    return lf.load(model)
+
+
+def _accuracy(model: nn.Module, images: Data, crop: float, device: str, batch_size: int) -> dict[str, Any]:
+    found = evaluate(model, images, batch_size=batch_size, device=device, crop=crop)
+    return {"top1": found.top1, "top5": found.top5, "macs": count(model).macs}
+
+
+def table_of(model: str, rows: list[dict[str, Any]]) -> Table:
+    """The rows as a table for people."""
+    columns = {"top1": "top-1", "top5": "top-5", "macs": "MACs"}
+    table = Table("family", "model", *columns.values(), title=f"{model}, without training")
+    for row in rows:
+        table.add_row(
+            row["family"], row["model"], f"{row['top1']:.1f}", f"{row['top5']:.1f}", f"{row['macs'] / 1e9:.3f} G"
+        )
+    return table

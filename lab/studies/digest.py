@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from ..contest import is_timms
+
 COMMAND = "command"
 
 
@@ -56,7 +58,7 @@ def points(rows: Sequence[dict[str, Any]], teacher_macs: int | None = None) -> l
         top1 = max(_mean(mine, "top1"), _mean(mine, "ema_top1"))
         point = {"model": first["kind"], "family": family(first["kind"]), "macs": first["macs"], "top1": top1}
         if "images_per_second" in first:
-            point["throughput"] = max(_speeds(first, backbone=False))
+            point["throughput"] = max(_own_speeds(first))
         if first["kind"] not in best or best[first["kind"]]["top1"] < top1:
             best[first["kind"]] = point
     if not best:
@@ -124,14 +126,14 @@ def _mean(rows: Sequence[dict[str, Any]], key: str) -> float:
 
 
 def _teacher_speed(row: dict[str, Any]) -> float:
-    """The teacher's fastest form, or what our speed-up is over."""
-    own = _speeds(row, backbone=True)
+    """The teacher's fastest form, before any optimize of ours, or what our speed-up is over."""
+    own = [rate for form, rate in row["images_per_second"].items() if is_timms(form)]
     return max(own) if own else row["images_per_second"]["eager"] / row["speedup"]["eager"]
 
 
-def _speeds(row: dict[str, Any], backbone: bool) -> list[float]:
-    """Images a second of the backbone's forms, or of the student's own."""
-    return [rate for form, rate in row["images_per_second"].items() if form.startswith("backbone") == backbone]
+def _own_speeds(row: dict[str, Any]) -> list[float]:
+    """Images a second of the student's own forms."""
+    return [rate for form, rate in row["images_per_second"].items() if not form.startswith("backbone")]
 
 
 def summary(name: str, rows: Sequence[dict[str, Any]]) -> Table:

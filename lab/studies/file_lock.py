@@ -1,6 +1,7 @@
 """Several processes, also on several machines with one file system, work off one queue of runs.
 
-A run is claimed by locking a file in its folder; the system lets go of the lock when the process ends, however it ends.
+A run belongs to the process that holds the lock file in its folder; the system lets go of the lock when the process
+ends, however it ends.
 """
 
 import contextlib
@@ -20,11 +21,15 @@ ROW = "row.json"
 
 
 @contextlib.contextmanager
-def claim(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold `folder` for this process: True, or False while another one holds it and `wait` is not asked for.
+def file_lock(folder: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold a folder for this process alone: True, or False where another process holds it.
+
+    Args:
+        folder: made where it is missing.
+        wait: wait until no other process holds it, instead of False.
 
     >>> import tempfile
-    >>> with claim(Path(tempfile.mkdtemp())) as mine:
+    >>> with file_lock(Path(tempfile.mkdtemp())) as mine:
     ...     mine
     True
     """

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leanformer.backbones import create
 from leanformer.core import blocks_of, card_of
 
-SPREAD = 0.1
+NOISE = 0.1
 """The deviation of E over that of W."""
 
 
@@ -28,18 +28,18 @@ def double_outputs(tensor: Tensor, dim: int = 0, parts: int = 1) -> Tensor:
     return torch.cat([part for part in tensor.chunk(parts, dim) for _ in range(2)], dim)
 
 
-def double_inputs(weight: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+def double_inputs(weight: Tensor, noise: float, generator: torch.Generator) -> Tensor:
     """A weight (out, C) for inputs that are doubled, (out, 2C).
 
     >>> double_inputs(torch.tensor([[2.0]]), 0.0, torch.Generator())
     tensor([[1., 1.]])
     """
-    noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype).to(weight.device)
-    apart = spread * noise * weight.std(correction=0)  # (out, C)
-    return torch.cat([weight / 2 + apart, weight / 2 - apart], dim=1)
+    drawn = torch.randn(weight.shape, generator=generator, dtype=weight.dtype).to(weight.device)
+    difference = noise * drawn * weight.std(correction=0)  # (out, C)
+    return torch.cat([weight / 2 + difference, weight / 2 - difference], dim=1)
 
 
-def widen(tensors: dict[str, Tensor], shapes: dict[str, torch.Size], spread: float, seed: int) -> dict[str, Tensor]:
+def widen(tensors: dict[str, Tensor], shapes: dict[str, torch.Size], noise: float, seed: int) -> dict[str, Tensor]:
     """A ViT's state dict for shapes of twice the width; what has its shape already stays."""
     generator = torch.Generator().manual_seed(seed)
     wide = {}
@@ -49,13 +49,19 @@ def widen(tensors: dict[str, Tensor], shapes: dict[str, torch.Size], spread: flo
             if shapes[key][dim] == tensor.shape[dim]:
                 continue
             is_input = dim == 1 and tensor.ndim == 2
-            tensor = double_inputs(tensor, spread, generator) if is_input else double_outputs(tensor, dim, parts)
+            tensor = double_inputs(tensor, noise, generator) if is_input else double_outputs(tensor, dim, parts)
         wide[key] = tensor
     return wide
 
 
-def grow(model: nn.Module, name: str | None = None, spread: float = SPREAD, seed: int = 0) -> nn.Module:
-    """A ViT of twice the width and heads that gives the same answers; `name`: the model of that size, if it has one.
+def grow(model: nn.Module, name: str | None = None, noise: float = NOISE, seed: int = 0) -> nn.Module:
+    """A ViT of twice the width and heads that gives the same answers.
+
+    Args:
+        model: a ViT without methods.
+        name: the model of the new size, if it has a name.
+        noise: the deviation of E over that of W.
+        seed: of E.
 
     >>> import leanformer as lf
     >>> small = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=5)
@@ -65,11 +71,13 @@ def grow(model: nn.Module, name: str | None = None, spread: float = SPREAD, seed
     card, blocks = card_of(model), list(blocks_of(model).values())
     heads = getattr(getattr(blocks[0].mix, "fn", None), "num_heads", None)
     if card.methods or heads is None or not hasattr(model, "embed_dim"):
-        raise ValueError(f"only a plain ViT can grow, not a {type(model).__name__} with {len(card.methods)} methods")
+        raise ValueError(
+            f"only a ViT without methods can grow, not a {type(model).__name__} with {len(card.methods)} methods"
+        )
     sizes = {"embed_dim": 2 * blocks[0].dim, "num_heads": 2 * heads, "num_classes": model.num_classes}
     wide = create(name or card.backbone, **{**card.arguments, **sizes})
     shapes = {key: value.shape for key, value in wide.state_dict().items()}
     reference = next(model.parameters())
     wide = wide.to(device=reference.device, dtype=reference.dtype)
-    wide.load_state_dict(widen(model.state_dict(), shapes, spread, seed))
+    wide.load_state_dict(widen(model.state_dict(), shapes, noise, seed))
     return wide.train(model.training)

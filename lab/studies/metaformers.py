@@ -21,7 +21,7 @@ from leanformer.methods import RePa, RIFormer
 from leanformer.train import Recipe
 
 from .riformer import student_of
-from .study import DISTILLED, LABELS, Student, Study, lean_student
+from .student import DISTILLED, LABELS, Student, Study, lean_student
 
 NATIVE: dict[str, Any] = {"img_size": 64, "stem": (7, 2, 3), "crop_pct": 1.0}
 LARGER_SCALE: dict[str, Any] = {"layer_scale_init_values": 0.1}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from leanformer.measure.results import read_rows
+from leanformer.measure import read_rows
 
 MEASURED = ("speedup", "images_per_second", "spread", "measured")
 """The facts of a row that all students of its kind share."""

@@ -29,7 +29,8 @@ class Scale:
     """What a reader types for any row, but for the words of that row."""
 
     @property
-    def place(self) -> torch.device:
+    def torch_device(self) -> torch.device:
+        """The device that was asked for, or the fastest there is."""
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     def facts(self) -> dict[str, Any]:

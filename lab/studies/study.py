@@ -1,4 +1,4 @@
-"""A study: one teacher, many students made from it, the same data and recipe for all, several seeds.
+"""Running a study: one teacher, many students made from it, the same data and recipe for all, several seeds.
 
 Runs are queued in order. A run whose row stands in the result file is skipped, one that was cut short goes on, and the
 file is written after every run, so that a study can be stopped and started at any time. The same command started
@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import functools
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,83 +17,17 @@ import torch
 from torch import nn
 
 from leanformer.backbones import load
-from leanformer.core import Method, apply, calibrate, card_json, card_of, fuse
-from leanformer.data.samples import sample_images
-from leanformer.data.sources import Data
-from leanformer.measure import count, record, write_result
-from leanformer.measure.results import choose, commit
-from leanformer.train import Arrays, Recipe, Result, evaluate, fit, open_data
-from leanformer.train.runs import read_run
+from leanformer.core import calibrate, card_json, card_of, fuse
+from leanformer.data import Arrays, Data, open_data, sample_images
+from leanformer.measure import commit, count, record, write_result
+from leanformer.train import Recipe, Result, evaluate, fit, read_run
 
-from .file_lock import claim, read_row, write_row
+from .file_lock import file_lock, read_row, write_row
 from .rows import known_speeds, rows_in
 from .scale import Scale
+from .student import Student, Study
 
-Make = Callable[[nn.Module, int], nn.Module]
 EPOCHS_BETWEEN_CHECKPOINTS = 4
-LABELS = "cross_entropy"
-DISTILLED = "soft"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Student:
-    """One row: how the student is made from the trained teacher, and what it learns from."""
-
-    name: str
-    make: Make
-    """The trained teacher and the number of epochs → the student before training."""
-    objective: str | None = None
-    """None: the methods' own objective with the teacher; otherwise terms as in `cross_entropy + soft`."""
-    teachers: tuple[str, ...] = ("teacher",)
-    """The names under which the objective meets the teacher; none trains on labels alone."""
-    calibrate: int = 0
-    """So many images to fit the new modules on before training."""
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Fields of the study's recipe that are other for this student."""
-    paper: float | None = None
-    """The paper's top-1, on its own data and epochs."""
-
-    @property
-    def kind(self) -> str:
-        """What the student is, apart from how it learns: students of one kind are equally fast."""
-        return self.name.split(",")[0]
-
-
-def lean_student(name: str, *methods: Method, objective: str | None, fit: int = 0, note: str = "") -> Student:
-    """A row; its name before the first comma says what the student is, the rest how it learns.
-
-    >>> lean_student("EViT", objective=DISTILLED).name
-    'EViT, distilled'
-    """
-    alone = objective == LABELS
-    return Student(
-        name=f"{name}, {note or ('labels' if alone else 'distilled')}",
-        make=lambda teacher, epochs: apply(teacher, *methods),
-        objective=objective,
-        teachers=() if alone else ("teacher",),
-        calibrate=fit,
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Study:
-    """A teacher and its students."""
-
-    name: str
-    teacher: Callable[..., nn.Module]
-    """Number of classes, and their names where the data have some → the teacher before training."""
-    recipe: Recipe
-    students: tuple[Student, ...]
-    teacher_learning_rate: float | None = None
-    """Where it is not the students'."""
-
-    def chosen(self, only: str) -> list[Student]:
-        """The students whose name contains one of the texts in `only`, which are parted by |.
-
-        A text that is the whole name of a student means that one alone.
-        """
-        names = choose((student.name for student in self.students), only)
-        return [student for student in self.students if student.name in names]
 
 
 def run_study(
@@ -105,10 +39,17 @@ def run_study(
     teacher: Path | None = None,
     worker: tuple[int, int] = (0, 1),
 ) -> list[dict[str, Any]]:
-    """Run what is missing and nobody else is at, write `output` after every run, and return all its rows.
+    """Run what is missing and nobody else is at, write the result file after every run, and return all its rows.
 
-    `worker` is which process this is and of how many: each begins with other kinds of students, for what a process has
-    compiled serves all rows of a kind.
+    Args:
+        study: the teacher and its students.
+        scale: at which size they are trained.
+        output: the result file.
+        runs: the folder of the run folders.
+        only: only the students whose name contains this text.
+        teacher: a trained teacher's checkpoint, instead of training one.
+        worker: which process this is and of how many: each begins with other kinds of students, for what a process
+            has compiled serves all rows of a kind.
 
     >>> run_study(study, Scale(data="pack:tiny_imagenet", epochs=2, teacher_epochs=6),
     ...           Path("results/study.json"), Path("runs/study"))  # doctest: +SKIP
@@ -122,7 +63,7 @@ def run_study(
     failed: list[str] = []
     for student, seed in missing:
         folder = runs / _folder_name(student, scale, seed)
-        with claim(folder) as mine:
+        with file_lock(folder) as mine:
             if not mine:
                 continue
             trained = master(seed)
@@ -168,7 +109,7 @@ def _teacher(
     study: Study, scale: Scale, train: Data, val: Data, folder: Path, seed: int, given: Path | None
 ) -> tuple[nn.Module, float]:
     """The trained teacher and its top-1; another process that needs it too waits until it is trained."""
-    with claim(folder, wait=True):
+    with file_lock(folder, wait=True):
         if given is None:
             torch.manual_seed(seed)
             recipe = _recipe(study, scale, scale.teacher_epochs)
@@ -177,7 +118,7 @@ def _teacher(
             untrained = study.teacher(val.num_classes or 1000, val.classes)
             if not (folder / "model.safetensors").exists():
                 _fit(untrained, recipe, scale, train, val, folder, seed)
-        model = load(given or folder / "model.safetensors").to(scale.place)
+        model = load(given or folder / "model.safetensors").to(scale.torch_device)
         if given is None:
             _refuse_another(model, folder, untrained, recipe)
         row = read_row(folder) or {"top1": _accuracy(model, val, scale)}
@@ -201,9 +142,9 @@ def _run(
 ) -> dict[str, Any]:  # fmt: skip
     teacher, teacher_top1 = master
     torch.manual_seed(seed)
-    model = student.make(teacher, scale.epochs).to(scale.place)
+    model = student.make(teacher, scale.epochs).to(scale.torch_device)
     if student.calibrate:
-        images = sample_images(teacher, train, student.calibrate, seed=seed).to(scale.place)
+        images = sample_images(teacher, train, student.calibrate, seed=seed).to(scale.torch_device)
         model = calibrate(model, teacher, images)
     before = _accuracy(model, val, scale)
     recipe = _recipe(study, scale, scale.epochs).replace(**student.changes)
@@ -239,7 +180,7 @@ def _fit(
 ) -> Result:  # fmt: skip
     result = fit(
         model, recipe=recipe, data=train, val=val, teacher=teachers or None, objective=objective, output=folder,
-        resume=True, seed=seed, device=str(scale.place), precision=scale.precision, compile=scale.compile,
+        resume=True, seed=seed, device=str(scale.torch_device), precision=scale.precision, compile=scale.compile,
         evaluate_every=max(1, recipe.epochs),
         save_every=EPOCHS_BETWEEN_CHECKPOINTS * (len(train) // recipe.batch_size),
     )  # fmt: skip
@@ -258,7 +199,7 @@ def _recipe(study: Study, scale: Scale, epochs: int) -> Recipe:
 
 
 def _accuracy(model: nn.Module, val: Data, scale: Scale) -> float:
-    return evaluate(copy.deepcopy(model), val, device=str(scale.place), precision=scale.precision).top1
+    return evaluate(copy.deepcopy(model), val, device=str(scale.torch_device), precision=scale.precision).top1
 
 
 def _of_classes(data: Data, classes: int | None) -> Data:
@@ -281,7 +222,7 @@ def _limited(data: Data, images: int | None) -> Data:
 
 def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, Any]) -> None:
     """Put a row into the result file, one process at a time, with the speed of its kind where that is known."""
-    with claim(runs, wait=True):
+    with file_lock(runs, wait=True):
         rows = [each for each in rows_in(output) if not _same(each, row, scale)]
         write_rows(study, scale, output, [*rows, row | known_speeds(rows, runs).get(row["kind"], {})])
 
@@ -295,4 +236,4 @@ def write_rows(study: Study, scale: Scale, output: Path, rows: Sequence[dict[str
     order = {student.name: index for index, student in enumerate(study.students)}
     rows = sorted(rows, key=lambda row: (order.get(row["student"], len(order)), row["seed"]))
     facts = {key: value for key, value in dataclasses.asdict(scale).items() if key not in ("data", "command")}
-    write_result(record(f"study {study.name}", rows, scale.place, scale=facts), output)
+    write_result(record(f"study {study.name}", rows, scale.torch_device, scale=facts), output)

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from leanformer.core import Block, apply, blocks_of
+from leanformer.core import Block, Method, apply, blocks_of
 from leanformer.measure import read_results
-from leanformer.methods import EViT
-from leanformer.methods.evit.method import kept_count
-
-from .token_merging import merge_tokens
+from leanformer.methods import EViT, ToMe
+from leanformer.methods.evit import kept_count
 
 RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
 FINE = tuple(thousandth / 1000 for thousandth in range(1000, 699, -1))
@@ -38,21 +36,6 @@ class Candidate:
     make: Callable[[nn.Module], nn.Module]
 
 
-class InDtype(nn.Module):
-    """A model whose weights and activations are all of one dtype, behind float32 images.
-
-    >>> InDtype(nn.Linear(2, 2), torch.bfloat16)(torch.zeros(1, 2)).dtype
-    torch.bfloat16
-    """
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype):
-        super().__init__()
-        self.model, self.dtype = model.to(dtype), dtype
-
-    def forward(self, x: Tensor) -> Any:
-        return self.model(x.to(self.dtype))
-
-
 def training_free(model: nn.Module) -> list[Candidate]:
     """All candidates for a trained ViT of at least eight blocks; the first is the model itself.
 
@@ -61,7 +44,7 @@ def training_free(model: nn.Module) -> list[Candidate]:
     >>> training_free(vit)[1].model
     'EViT 0.9 at 2,4,6'
     """
-    paper, *others = places(len(blocks_of(model)))
+    paper, *others = reducing_blocks(len(blocks_of(model)))
     dtypes = [_cast(dtype) for dtype in DTYPES]
     reduced = [candidate for at in others for candidate in _at(at)]
     return [
@@ -73,15 +56,15 @@ def training_free(model: nn.Module) -> list[Candidate]:
     ]
 
 
-def places(depth: int) -> list[tuple[int, ...]]:
-    """Where tokens are reduced: the paper's quarters; early, one block sooner and later; late.
+def reducing_blocks(depth: int) -> list[tuple[int, ...]]:
+    """The sets of blocks in which tokens are reduced: the paper's quarters; early, one block sooner and later; late.
 
-    >>> places(12)
+    >>> reducing_blocks(12)
     [(3, 6, 9), (1, 2, 3), (2, 5, 8), (4, 7, 10), (6, 8, 10)]
     """
     quarter = depth // 4
     paper = (quarter, 2 * quarter, 3 * quarter)
-    shifted = [tuple(place + step for place in paper) for step in (-1, 1)]
+    shifted = [tuple(block + step for block in paper) for step in (-1, 1)]
     return [paper, (1, 2, 3), *shifted, (depth // 2, 2 * depth // 3, depth - 2)]
 
 
@@ -141,7 +124,7 @@ def _at(at: tuple[int, ...]) -> list[Candidate]:
 def _matched(model: nn.Module) -> list[Candidate]:
     """At the MACs of each rate: EViT in every later block, merging in every block, merging at EViT's places."""
     blocks = list(blocks_of(model).values())
-    depth, paper, grid = len(blocks), places(len(blocks))[0], blocks[0].grid
+    depth, paper, grid = len(blocks), reducing_blocks(len(blocks))[0], blocks[0].grid
     assert grid is not None
     later, patches = tuple(range(paper[0], depth)), grid.tokens - grid.prefix
     found: list[Candidate] = []
@@ -186,7 +169,8 @@ def _evit(rate: float, at: tuple[int, ...], fused: bool) -> Candidate:
 
 
 def _merging(family: str, name: str, pairs: list[int]) -> Candidate:
-    return Candidate(family=family, model=f"{family}, {name}", make=functools.partial(merge_tokens, merged=pairs))
+    make = functools.partial(_applied, method=ToMe(merged=tuple(pairs)))
+    return Candidate(family=family, model=f"{family}, {name}", make=make)
 
 
 def _cast(dtype: torch.dtype) -> Candidate:
@@ -198,12 +182,15 @@ def _itself(model: nn.Module) -> nn.Module:
     return model
 
 
-def _applied(model: nn.Module, method: EViT) -> nn.Module:
+def _applied(model: nn.Module, method: Method) -> nn.Module:
     return apply(model, method)
 
 
 def _in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    return InDtype(copy.deepcopy(model), dtype)
+    """A copy whose weights and activations are all of one dtype, and that takes float32 images."""
+    new = copy.deepcopy(model).to(dtype)
+    new.register_forward_pre_hook(lambda _, given: (given[0].to(dtype),))
+    return new
 
 
 def _listed(at: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from torch import nn
 from leanformer.methods import EViT, RePa
 
 from .growth import grow
-from .study import DISTILLED, Student, Study, lean_student
+from .student import DISTILLED, Student, Study, lean_student
 from .vit_tiny import backbone, vit_tiny
 
 STUDENTS = (

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import nn
 
+import leanformer as lf
 from leanformer.backbones import create, load, resize, with_head
 from leanformer.core import Method, apply, has_card
 from leanformer.methods import EViT, RePa, RIFormer, SiT
-from leanformer.train import finetune
 
-from .study import DISTILLED, LABELS, Student, Study, lean_student
+from .student import DISTILLED, LABELS, Student, Study, lean_student
 
 
 def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
@@ -29,7 +29,7 @@ def vit_tiny(checkpoint: Path | None, **arguments: Any) -> Study:
     return Study(
         name="vit_tiny",
         teacher=partial(backbone, checkpoint, arguments),
-        recipe=finetune(
+        recipe=lf.recipes.finetune(
             learning_rate=5e-4,
             mixup=0.0,
             cutmix=0.0,
@@ -96,7 +96,7 @@ def _repa() -> list[Student]:
 def _riformer() -> list[Student]:
     rows = []
     for blocks in (2, 4, 6):
-        method = RIFormer(blocks=tuple(range(blocks)), feature_epochs=1e9, relation_epochs=3)
+        method = RIFormer(blocks=tuple(range(blocks)), relative=True, feature_epochs=1e9, relation_epochs=3)
         name = f"RIFormer in {blocks} blocks"
         rows += [
             lean_student(name, method, objective=None, fit=512, note="imitation"),
@@ -107,7 +107,7 @@ def _riformer() -> list[Student]:
 
 
 def _together() -> list[Student]:
-    evit, late, early = EViT.finetune(keep_rate=0.7), SiT(at=(7, 9, 10)), RIFormer(blocks=(0, 1))
+    evit, late, early = EViT.finetune(keep_rate=0.7), SiT(at=(7, 9, 10)), RIFormer(blocks=(0, 1), relative=True)
     light, half = RePa(idle_ratio=0.25), RePa(idle_ratio=0.5)
     pairs: dict[str, tuple[Method, ...]] = {
         "RePa 0.25 + EViT 0.7": (light, evit),

@@ -10,4 +10,9 @@ _methods.sources.append("leanformer.methods")
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
 else:
-    __getattr__, __dir__ = _lazy_attributes(__name__, recipes="papers.recipes")
+    __getattr__, __dir__ = _lazy_attributes(
+        __name__,
+        recipes="papers.recipes",
+        from_official="papers.official:from_official",
+        to_official="papers.official:to_official",
+    )

@@ -2,18 +2,29 @@
 
 from typing import TYPE_CHECKING
 
-from .backbones import adopt, create, load, resize, with_head
-from .core import METHODS, apply, blocks_of, calibrate, card_of, fuse, parse_method, recalibrate, save, with_options
-from .layers.tokens import kept_patches
+from .backbones import adopt, create, resize, with_head
+from .core import (
+    METHODS,
+    apply,
+    blocks_of,
+    calibrate,
+    card_of,
+    fuse,
+    kept_patches,
+    parse_method,
+    recalibrate,
+    save,
+    with_options,
+)
 from .measure import describe
 from .methods import *  # noqa: F403
 from .methods import __all__ as _methods
-from .papers.official import from_official, to_official
-from .speed import optimize
+from .speed import load, optimize
 
 if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when it is asked for
-    from . import export, measure, train, visualise
+    from . import data, export, measure, train, visualise
     from .papers import recipes
+    from .papers.official import from_official, to_official
 
 __all__ = [
     "METHODS",
@@ -23,6 +34,7 @@ __all__ = [
     "calibrate",
     "card_of",
     "create",
+    "data",
     "describe",
     "export",
     "from_official",

@@ -19,7 +19,7 @@ def lazy_attributes(package: str, **elsewhere: str) -> tuple[Callable[[str], Any
 
     Args:
         package: The package's `__name__`.
-        **elsewhere: Public names that are modules at another place, for example recipes="papers.recipes".
+        **elsewhere: Public names that stand at another place than `_public`: a module, or module:name.
 
     >>> find, names = lazy_attributes("leanformer.visualise")
     >>> find("Figure").__name__, "Figure" in names()
@@ -29,9 +29,10 @@ def lazy_attributes(package: str, **elsewhere: str) -> tuple[Callable[[str], Any
     def find(name: str) -> Any:
         if name.startswith("_") and name not in ("__all__", "__version__"):
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        place = elsewhere.get(name, name)
+        place, _, attribute = elsewhere.get(name, name).partition(":")
         if not name.startswith("_") and find_spec(f"{package}.{place}") is not None:
             found = importlib.import_module(f"{package}.{place}")
+            found = getattr(found, attribute) if attribute else found
         else:
             public = importlib.import_module(f"{package}.{PUBLIC}")
             if not hasattr(public, name):

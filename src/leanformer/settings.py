@@ -23,13 +23,15 @@ class Settings:
     """Spread weights, gradients and optimizer state over the processes (FSDP2) instead of copying them to each."""
     sync_bn: bool = False
     """Batch norms take their statistics over the batches of all processes instead of each over its own."""
-    workers: int = 4
+    workers: int | None = None
+    """Processes that read image files; by default as many as there are cores. 0: read in the process itself."""
     log_every: int = 10
     save_every: int | None = None
     """Updates between checkpoints; an epoch by default."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last one is always evaluated. 0: never."""
-    evaluation_batch_size: int = 256
+    evaluation_batch_size: int | None = None
+    """Images at a time in evaluations; by default 8 on a CPU and else 256."""
     nonfinite: Literal["stop", "skip"] = "stop"
     """What to do about a loss that is not finite. Skipping waits for the device at every update."""
     damage_limit: float = 0.01
@@ -44,7 +46,7 @@ class Settings:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {' or '.join(known)}, not '{getattr(self, name)}'")
         for name in ("accumulate", "log_every", "evaluation_batch_size"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
     def replace(self, **changes: Any) -> "Settings":

@@ -1,6 +1,7 @@
 """create, save and load: what goes in comes out, and whatever is wrong is said and changes nothing."""
 
 import argparse
+import builtins
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import leanformer as lf
-from leanformer.core import input_of, write_atomically
+from leanformer.core import has_card, input_of, write_atomically
 
 TINY = {**VIT, "embed_dim": 16, "depth": 2}
 
@@ -97,12 +98,59 @@ def test_a_pickle_without_a_fitting_state_dict_is_refused(content: Any, tmp_path
         lf.create("vit", tmp_path / "file.pth", **TINY)
 
 
-def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
-    for path, said in ((tmp_path / "nowhere.pth", "does not exist"), (tmp_path, "is a folder; give a file")):
-        with pytest.raises(ValueError, match=said):
-            lf.create("vit", path, **TINY)
-        with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_what_is_no_file_is_called_what_it_is(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, secret = tmp_path / f"pipe{suffix}", tmp_path / f"secret{suffix}"
+    os.mkfifo(pipe)
+    secret.touch()
+    opened = builtins.open
+
+    def guarded(path: Any, *rest: Any, **options: Any) -> Any:
+        if Path(path) == secret:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *rest, **options)
+
+    monkeypatch.setattr(builtins, "open", guarded)
+    found = {tmp_path / f"no{suffix}": "does not exist", tmp_path: "is a folder", pipe: "is not a plain file"}
+    for path, line in {**found, secret: "cannot be read: Permission denied"}.items():
+        for read in (lambda path: lf.create("vit", path, **TINY), lf.load):
+            with pytest.raises(ValueError, match=line):
+                read(path)
+    assert not has_card(pipe)
+
+
+ODD: dict[str, Any] = {
+    "integers": lambda t: t.long(),
+    "truth values": lambda t: t.bool(),
+    "complex numbers": lambda t: t.to(torch.complex64),
+    "a sparse tensor": lambda t: t.to_sparse(),
+    "a tensor without numbers": lambda t: t.to("meta"),
+    "an expanded tensor": lambda t: t.new_zeros(1).expand(t.shape),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_weights_of_another_kind_are_refused_not_cast(kind: str, tmp_path: Path) -> None:
+    odd = {key: ODD[kind](value) for key, value in timm_weights().items()}
+    torch.save(odd, tmp_path / "odd.pth")
+    with pytest.raises(ValueError, match=r"^[^\n]*odd\.pth(: | is for another model; of another kind)[^\n]*$"):
+        lf.create("vit", tmp_path / "odd.pth", **TINY)
+    path = lf.save(tiny(), tmp_path / "model.safetensors")
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    if kind in ("integers", "truth values", "complex numbers"):
+        save_file({key: ODD[kind](value) for key, value in load_file(path).items()}, path, metadata)
+        with pytest.raises(ValueError, match="of another kind: cls_token is"):
             lf.load(path)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_quantised_weights_and_keys_that_are_numbers_are_refused(tmp_path: Path) -> None:
+    quantised = torch.quantize_per_tensor(torch.zeros(3, 3), 0.1, 0, torch.qint8)
+    for content, line in (({"x": quantised}, "x is quantised"), ({1: torch.zeros(1)}, "the key 1, which is no text")):
+        torch.save(content, tmp_path / "odd.pth")
+        with pytest.raises(ValueError, match=line):
+            lf.create("vit", tmp_path / "odd.pth", **TINY)
 
 
 def test_a_checkpoint_for_another_model_is_reported_key_by_key(tmp_path: Path) -> None:
@@ -394,3 +442,77 @@ def test_a_head_is_fresh_unless_every_class_is_known(names):
     head = lf.with_head(vit, 3, names).head
     assert head.weight.shape == (3, 8)
     assert not torch.equal(head.weight, rows[:3])
+
+
+# ---- nothing silently lost ------------------------------------------------------------------------------------------
+
+
+OVERLAY = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "crop_pct": 1.0, "interpolation": "bilinear"}
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_patch16_224", "vit"])
+def test_normalisation_and_crop_of_an_overlay_are_kept(name: str, tmp_path: Path) -> None:
+    model = lf.create(name, **TINY, pretrained_cfg_overlay=OVERLAY)
+    assert OVERLAY.items() <= input_of(model).items()
+    again = lf.load(lf.save(model, tmp_path / "model.safetensors"))
+    assert input_of(again) == input_of(model)
+    assert input_of(lf.resize(again, 64))["mean"] == OVERLAY["mean"]
+    assert input_of(lf.create(name, **TINY))["mean"] != OVERLAY["mean"]
+
+
+def test_sizes_of_an_overlay_are_kept(tmp_path: Path) -> None:
+    model = lf.create("deit_tiny_patch16_224", depth=1, pretrained_cfg_overlay={"input_size": (1, 64, 64)})
+    again = lf.load(lf.save(model, tmp_path / "model.safetensors"))
+    assert input_of(again)["input_size"] == input_of(model)["input_size"] == (1, 64, 64)
+
+
+def test_a_model_that_lost_blocks_is_refused_on_saving(tmp_path: Path) -> None:
+    model: Any = tiny()
+    model.prune_intermediate_layers([0])
+    with pytest.raises(
+        ValueError, match=r"^this VisionTransformer was changed since it was made[^\n]*missing: blocks\.1"
+    ):
+        lf.save(model, tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["vit_giant_patch14_dinov2", "vit_gigantic_patch14_224", "swinv2_cr_giant_384"])
+def test_a_small_file_that_claims_a_giant_is_refused_before_it_is_built(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lf.save(tiny(), tmp_path / "model.safetensors")
+    card = card_in(path) | {"backbone": name, "arguments": {}}
+    save_file(load_file(path), path, {"leanformer": json.dumps(card)})
+    made: list[torch.device] = []
+    linear = nn.Linear.reset_parameters
+    monkeypatch.setattr(nn.Linear, "reset_parameters", lambda self: made.append(self.weight.device) or linear(self))
+    with pytest.raises(ValueError, match=r"^the card in [^\n]*$"):
+        lf.load(path)
+    assert {device.type for device in made} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arguments": {**TINY, "depth": 10**9}}, "more than its weights could carry"),
+        ({"arguments": {**TINY, "depth": 5000}}, "more than its weights could carry"),
+        ({"arguments": {**TINY, "embed_dim": 10**300}}, "a number of more than 30 digits"),
+        ({"arguments": {**TINY, "img_size": 65_536}}, "sides are 1 to 8192"),
+        ({"arguments": {**TINY, "num_heads": -1}}, "nothing of a model can be negative"),
+        ({"arguments": {**TINY, "drop_path_rate": float("nan")}}, "not finite"),
+        ({"methods": [{"name": "evit", "version": 1, "options": {}}] * 500}, "names 500 methods"),
+        ({"classes": ["a"]}, "1 names of classes do not fit a model with 5 outputs"),
+        ({"classes": "abcde"}, "names of classes are texts"),
+        ({"input": {"crop_pct": 1e-9}}, "crop_pct=1e-09"),
+        ({"input": {"std": [0, 1, 1]}}, r"std=\[0, 1, 1\]"),
+        ({"input": 3}, "the card's input is 3"),
+        ({"official": 3}, "card in .* is damaged.*'official'"),
+    ],
+    ids=str,
+)
+def test_a_card_that_claims_too_much_or_nonsense_is_one_line(change: Any, message: str, tmp_path: Path) -> None:
+    path = lf.save(tiny(), tmp_path / "model.safetensors")
+    save_file(load_file(path), path, {"leanformer": json.dumps(card_in(path) | change)})
+    with pytest.raises(ValueError, match=message) as error:
+        lf.load(path)
+    assert "\n" not in str(error.value)

@@ -13,7 +13,7 @@ from torch import nn
 import leanformer as lf
 from leanformer.cli import main
 from leanformer.core import input_of
-from leanformer.data.augment import evaluation_view
+from leanformer.data.view import EvaluationView
 from leanformer.export import onnx as to_onnx
 from leanformer.export.parity import check, decided, relative_error
 from leanformer.export.preprocess import Preprocessed
@@ -148,11 +148,8 @@ def test_a_program_in_steps_answers_as_before(family, operator):
 @pytest.mark.parametrize("source", [(48, 64), (32, 32), (20, 24)])
 def test_preprocessing_in_the_file_is_that_of_evaluation(source):
     model = tiny()
-    config = input_of(model)
     pixels = torch.randint(0, 256, (2, 3, *source), dtype=torch.uint8)
-    seen = evaluation_view(
-        pixels, (32, 32), config["crop_pct"], config["interpolation"], config["mean"], config["std"]
-    )  # fmt: skip
+    seen = EvaluationView(input_of(model))(pixels)
     torch.testing.assert_close(Preprocessed(model, source)(pixels), model(seen), rtol=1e-4, atol=1e-4)
 
 

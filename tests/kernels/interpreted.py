@@ -8,6 +8,8 @@ from leanformer.methods.evit.kernels.class_attention import attention_with_class
 from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass_reference
 from leanformer.methods.sit.kernels import slim_triton
 from leanformer.methods.sit.kernels.slim import slim_in_one_pass_reference
+from leanformer.methods.tome.kernels import sized_attention_triton
+from leanformer.methods.tome.kernels.sized_attention import sized_attention_reference
 from leanformer.speed.kernels import pool_triton, thin_conv_triton
 from leanformer.speed.kernels.pool import pool_in_one_pass_reference
 from leanformer.speed.kernels.thin_conv import thin_conv_reference, weight_of_product
@@ -25,6 +27,13 @@ def attention(batch: int, heads: int, tokens: int, dim: int) -> None:
     true_y, true_row = attention_with_class_row_reference(q.double(), k.double(), v.double())
     close(y, true_y, (heads, tokens, dim))
     close(row, true_row, (heads, tokens, dim))
+
+
+def attention_by_size(batch: int, heads: int, tokens: int, dim: int) -> None:
+    q, k, v = (torch.randn(batch, tokens, 3, heads, dim) * 1.5).permute(2, 0, 3, 1, 4).unbind(0)  # strided views
+    size = torch.randint(1, 30, (batch, tokens)).float()
+    truth = sized_attention_reference(q.double(), k.double(), v.double(), size.double())
+    close(sized_attention_triton.launch(q, k, v, size), truth, (heads, tokens, dim))
 
 
 def reorganisation(prefix: int, patches: int, keep: int, channels: int, fuse: bool, norm: str) -> None:
@@ -89,12 +98,29 @@ def choosing(scores: int, keep: int) -> None:
     assert torch.equal(found, truth), (scores, keep)
 
 
+def choosing_among_odd_scores(scores: int) -> None:
+    """Whatever the scores are, every one of them has a place of its own: no index is left unset."""
+    nothing, most, least = float("nan"), float("inf"), float("-inf")
+    score = torch.rand(6, scores)
+    score[0], score[1], score[2] = nothing, 0.25, least
+    score[3, ::2] = nothing
+    score[4, ::3], score[4, 1::3] = most, least
+    score[5, ::3], score[5, 1::3], score[5, 2::3] = nothing, least, 0.0
+    found = choose_triton.launch(score, scores)
+    assert torch.equal(found.sort(dim=1).values, torch.arange(scores).expand(6, -1)), scores
+    few = choose_triton.launch(score, max(1, scores // 2))
+    assert torch.equal(few, found[:, : max(1, scores // 2)]), scores
+
+
 def main() -> None:
     torch.manual_seed(0)
     for case in ((1, 1), (77, 77), (196, 138), (300, 5)):
         choosing(*case)
+    for scores in (1, 7, 33, 196):
+        choosing_among_odd_scores(scores)
     for case in ((2, 3, 10, 16), (1, 2, 130, 64), (1, 1, 520, 16)):
         attention(*case)
+        attention_by_size(*case)
     reorganisation(1, 10, 7, 24, True, "shift")
     reorganisation(2, 38, 20, 48, True, "scale")
     reorganisation(1, 16, 3, 96, True, "")

@@ -12,13 +12,14 @@ from timm.layers import GroupNorm1, LayerScale2d, Mlp
 from leanformer.core import Block, Branch
 from leanformer.layers.products import linear_gelu, linear_gelu_reference, repa_ffn, repa_ffn_reference
 from leanformer.methods.riformer.affine import NormResidual
-from leanformer.methods.riformer.kernels.mixer_free import block_by_products, channel_sums
-from leanformer.speed.modules import MixerFreeBlock
+from leanformer.methods.riformer.fast import MixerFreeBlock
+from leanformer.methods.riformer.kernels.mixer_free import block_by_products, channel_sums, path_block_by_products
 
 INTERPRETED = """
 import torch
 from leanformer.methods.riformer.kernels.mixer_free import block_by_products, channel_sums
-from leanformer.methods.riformer.kernels.mixer_free_triton import block_in_one_pass
+from leanformer.methods.riformer.kernels.mixer_free import path_block_by_products
+from leanformer.methods.riformer.kernels.mixer_free_triton import block_in_one_pass, path_block_in_one_pass
 torch.manual_seed(0)
 for channels, pixels in ((32, 50), (48, 130), (64, 49)):
     hidden = 4 * channels
@@ -30,6 +31,14 @@ for channels, pixels in ((32, 50), (48, 130), (64, 49)):
     truth, true_sums = block_by_products(x, channel_sums(x), *norms, fc1, fc2, 1e-5)
     assert (y - truth).norm() < 1e-3 * truth.norm(), (channels, pixels, (y - truth).abs().max())
     assert (sums - true_sums).norm() < 1e-3 * true_sums.norm(), (channels, pixels)
+    for hidden in (channels, 2 * channels):
+        w, b = torch.randn(channels, channels) * 0.2, torch.randn(channels) * 0.1
+        into = [torch.randn(hidden, channels) * 0.2, torch.randn(hidden) * 0.1]
+        weights = [w, b, *into, torch.randn(channels, hidden) * 0.1]
+        y, sums = path_block_in_one_pass(x, channel_sums(x), norms[0], weights, 1e-5)
+        truth, true_sums = path_block_by_products(x, channel_sums(x), norms[0], weights, 1e-5)
+        assert (y - truth).norm() < 1e-3 * truth.norm(), (channels, pixels, hidden)
+        assert (sums - true_sums).norm() < 1e-3 * true_sums.norm(), (channels, pixels, hidden)
 print("equal")
 """
 
@@ -99,3 +108,43 @@ def test_the_one_pass_kernel_agrees_with_float64_on_the_gpu(channels, pixels):
     y, _ = module(rows, channel_sums(rows))
     error = (y.cpu().double() - truth).norm() / truth.norm()
     assert error < 1e-2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("rows", "channels", "hidden"), [((4, 197), 384, 1536), ((1, 1), 192, 768), ((3, 50), 64, 40)])
+def test_products_with_epilogues_agree_with_float64_on_the_gpu(rows, channels, hidden):
+    def bf16(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        return (scale * torch.randn(*shape)).bfloat16()
+
+    x, b = bf16(*rows, channels), bf16(channels)
+    w_in, b_in = bf16(hidden, channels, scale=channels**-0.5), bf16(hidden)
+    w_out, w = bf16(channels, hidden, scale=hidden**-0.5), bf16(channels, channels, scale=channels**-0.5)
+    cases = (
+        (linear_gelu, linear_gelu_reference, (w_in, b_in)),
+        (repa_ffn, repa_ffn_reference, (w, b, w_in, b_in, w_out)),
+    )
+    for op, reference, weights in cases:
+        truth = reference(x.double(), *(each.double() for each in weights))
+        for given in (x.cuda(), x.cuda().mT.contiguous().mT):  # and a turned view
+            found = op(given, *(each.cuda() for each in weights)).cpu().double()
+            assert found.shape == truth.shape
+            assert (found - truth).norm() < 1e-2 * truth.norm(), (op, rows)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    ("channels", "hidden", "pixels"), [(64, 64, 3136), (96, 96, 200), (128, 256, 784), (192, 48, 49)]
+)
+def test_the_one_pass_kernel_of_three_products_agrees_with_float64_on_the_gpu(channels, hidden, pixels):
+    x = torch.randn(4, pixels, channels).bfloat16()
+    norm = [(0.3 * torch.randn(channels)).bfloat16() for _ in range(2)]
+    shapes = ((channels, channels), (channels,), (hidden, channels), (hidden,), (channels, hidden))
+    weights = [(torch.randn(shape) * shape[-1] ** -0.5).bfloat16() for shape in shapes]
+    wide = [t.double() for t in (*norm, *weights)]
+    truth, _ = path_block_by_products(x.double(), channel_sums(x), (wide[0], wide[1]), wide[2:], 1e-5)
+    place = [t.cuda() for t in (*norm, *weights)]
+    from leanformer.methods.riformer.kernels.mixer_free_triton import path_block_in_one_pass
+
+    y, sums = path_block_in_one_pass(x.cuda(), channel_sums(x.cuda()), place[:2], place[2:], 1e-5)
+    assert (y.cpu().double() - truth).norm() < 1e-2 * truth.norm()
+    torch.testing.assert_close(sums.cpu(), channel_sums(truth), rtol=5e-2, atol=5.0)

@@ -21,6 +21,7 @@ from leanformer.methods.evit.kernels.class_attention import (
 )
 from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
 from leanformer.methods.sit.kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
+from leanformer.methods.tome.kernels.sized_attention import sized_attention, sized_attention_reference
 from leanformer.speed.kernels.pool import pool_in_one_pass
 from leanformer.speed.kernels.thin_conv import thin_conv, weight_of_product
 from leanformer.speed.modules import PooledBranch
@@ -74,6 +75,7 @@ def test_mean_and_shift_of_the_norm_cancel_behind_a_pooling_that_subtracts_its_i
     [
         (choose_by_counting, (torch.rand(3, 20), 7)),
         (attention_with_class_row, heads()),
+        (sized_attention, (*heads(), torch.randint(1, 5, (2, 10)).float())),
         (reorganise_in_one_pass, tokens(1, 10, 4, 8)),
         (reorganise_in_one_pass, (*tokens(2, 10, 4, 8)[:4], False, None, None, 0.0)),
         (slim_in_one_pass, (torch.randn(2, 11, 8), torch.randn(2, 9, 5), torch.randn(5, 9), 2)),
@@ -114,6 +116,16 @@ def test_attention_with_class_row_agrees_with_float64_on_the_gpu(tokens_, dim):
     y, row = attention_with_class_row(*(t.to("cuda", torch.bfloat16) for t in (q, k, v)))
     assert off(y, truth[0]) < 1e-2
     assert off(row, truth[1]) < 1e-2
+
+
+@on_gpu
+@pytest.mark.parametrize(("tokens_", "dim"), [(197, 64), (140, 64), (100, 32), (577, 128)])
+def test_attention_by_size_agrees_with_float64_on_the_gpu(tokens_, dim):
+    q, k, v = heads(4, 6, tokens_, dim)
+    size = torch.randint(1, 20, (4, tokens_)).float()
+    truth = sized_attention_reference(q.double(), k.double(), v.double(), size.double())
+    half = [t.to("cuda", torch.bfloat16) for t in (q, k, v)]
+    assert off(sized_attention(*half, size.cuda()), truth) < 1e-2
 
 
 @on_gpu

@@ -11,7 +11,7 @@ import torch
 import leanformer as lf
 from leanformer.cli import main
 from leanformer.measure import bench
-from leanformer.measure.load_by_others import Others
+from leanformer.measure.load_by_others import LoadByOthers
 from leanformer.measure.repeat_runs import disagreements
 from leanformer.measure.timing import Timing, interleave
 
@@ -26,12 +26,12 @@ def test_optimised_models_stand_beside_the_others(monkeypatch, capsys):
     assert capsys.readouterr().out.count("optimised") == 2
 
 
-def test_models_are_timed_in_several_places_of_memory(monkeypatch):
-    places = []
-    monkeypatch.setattr(bench, "relocate", lambda twin, place: places.append(place))
+def test_models_are_timed_in_several_layouts_of_memory(monkeypatch):
+    layouts = []
+    monkeypatch.setattr(bench, "relocate", lambda twin, step: layouts.append(step))
     model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2)
     row = lf.measure.compare([model], device="cpu", batches=[1], modes=["eager"], repeats=5).rows[0]
-    assert places == [0, 1, 2]
+    assert layouts == [0, 1, 2]
     assert row.throughput > 0
 
 
@@ -79,7 +79,7 @@ def test_two_runs_disagree_only_beyond_both_spreads():
 
 
 def test_a_program_beside_the_measurement_is_noticed_and_the_own_work_is_not():
-    machine = Others()
+    machine = LoadByOthers()
     if machine.share() is None:
         pytest.skip("this system does not tell how busy its CPUs are")
     beside = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -92,7 +92,7 @@ def test_a_program_beside_the_measurement_is_noticed_and_the_own_work_is_not():
     marks = iter([(10.0, 4.0, 100.0), (15.0, 9.0, 110.0)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leanformer.measure.load_by_others._marks", lambda: next(marks))
-        assert Others().share() == 0.0
+        assert LoadByOthers().share() == 0.0
 
 
 def test_a_long_call_is_a_sample_by_itself(monkeypatch):
@@ -126,3 +126,25 @@ def test_bench_writes_json_with_hardware_versions_commit_and_command(tmp_path, c
     assert result["kind"] == "bench"
     assert {"when", "command", "commit", "versions", "hardware", "rows"} <= set(result)
     assert result["rows"][0]["throughput"] > 0
+
+
+def test_kernels_are_shared_within_the_block_alone():
+    from torch._inductor import config
+
+    before = config.triton.unique_kernel_names
+    with lf.measure.shared_kernels():
+        assert config.triton.unique_kernel_names is False
+    assert config.triton.unique_kernel_names == before
+
+
+def test_every_clock_reads_the_same_time():
+    calls, total = lf.measure.time_calls(lambda: time.sleep(0.01), 3, torch.device("cpu"))
+    assert total == pytest.approx(sum(calls))
+    assert min(calls) >= 0.01
+
+
+def test_rows_are_resumed_from_a_file_of_the_same_run_alone(tmp_path):
+    path = lf.measure.write_result(lf.measure.record("sweep", [{"a": 1}], data="photos"), tmp_path / "rows.json")
+    assert lf.measure.rows_to_resume(path, {"kind": "sweep", "data": "photos"}) == [{"a": 1}]
+    with pytest.raises(ValueError, match="holds another run's result"):
+        lf.measure.rows_to_resume(path, {"data": "others"})

@@ -137,3 +137,8 @@ def test_a_fused_attention_counts_like_a_plain_one() -> None:
     for block in lf.blocks_of(plain).values():
         block.mix.fn.fused_attn = False  # type: ignore[union-attr]
     assert count(plain) == count(model)
+
+
+def test_merged_tokens_are_not_counted():
+    vit = on_meta("vit", **VIT)
+    assert count(lf.apply(vit, lf.ToMe(merged=4))).macs < count(vit).macs

@@ -9,11 +9,10 @@ from families import BACKBONES, backbone, images
 from torch import nn
 
 import leanformer as lf
-from lab.apart import taken_apart, without
 from leanformer.cli import main
 from leanformer.core import blocks_of
 from leanformer.measure import timing
-from leanformer.measure.profile import Together, _captured, _plain_branches, _ran, components, profile
+from leanformer.measure.components import Together, _captured, _ran, _without_reduction, components, profile
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +51,7 @@ def test_a_component_gives_alone_what_it_gives_in_the_model(family):
         m.register_forward_hook(lambda m, i, o, p=p: outputs.__setitem__(p, o)) for p, m in model.named_modules()
     ]
     with torch.inference_mode():
-        seen = _captured(model, images(model), _plain_branches(model))
+        seen = _captured(model, images(model), _without_reduction(model))
         for handle in handles:
             handle.remove()
         for paths in components(model).values():
@@ -88,20 +87,6 @@ def test_token_reduction_is_told_apart_from_attention():
         assert row.parts["token reduction"] >= 0
         assert row.parts["token mixer"] > 0
     assert "token reduction" not in profile(backbone("vit"), device="cpu", repeats=1).rows[0].parts
-
-
-def test_parts_can_be_left_out():
-    model, batch = backbone("vit"), images(backbone("vit"))
-    bare = without(model, "token mixer", "FFN", "norms")
-    assert all(isinstance(block.mix, nn.Identity) for block in blocks_of(bare).values())
-    assert bare(batch).shape == model(batch).shape
-    assert torch.equal(without(model)(batch), model(batch))
-    assert not torch.equal(without(model, "FFN")(batch), model(batch))
-
-
-def test_the_parts_of_a_model_taken_apart_add_up_to_it():
-    row = taken_apart("tiny", backbone("vit"), torch.device("cpu"), 1, "float32", repeats=1)
-    assert sum(row.parts.values()) == pytest.approx(row.whole)
 
 
 @pytest.mark.slow

@@ -9,9 +9,8 @@ from timm.layers import Attention
 from torch import Tensor, nn
 
 import leanformer as lf
-from leanformer.core import Branch, taps
+from leanformer.core import FUSED, Branch, decision_paths, kept_patches, single_patches, taps, trace
 from leanformer.layers.attention import attend
-from leanformer.layers.tokens import FUSED, choices, kept_patches, surviving
 from leanformer.methods.evit.method import Reorganise
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
@@ -165,7 +164,7 @@ def test_registers_alone_are_no_class_token():
 def test_lvvit_reorganises_in_blocks_5_9_13():
     model = lf.create("lvvit", img_size=64, embed_dim=32, depth=16, num_heads=2, num_classes=5)
     lean = lf.apply(model, lf.EViT(keep_rate=0.7)).eval()
-    assert list(choices(lean)) == [f"blocks.{i}.mix.choose" for i in (4, 8, 12)]
+    assert list(decision_paths(lean)) == [f"blocks.{i}.mix.decision" for i in (4, 8, 12)]
     assert [p.shape[1] for p in kept_patches(lean, images((64, 64)))] == [13, 11, 9]
 
 
@@ -234,7 +233,7 @@ def test_survivors_are_the_patches_of_the_image_that_they_say():
     for block in model.blocks:
         block.mix.scale.gamma.data.zero_(), block.ffn.scale.gamma.data.zero_()
     lean = lf.apply(model, lf.EViT(keep_rate=0.6))
-    paths = [path.removesuffix(".choose") for path in choices(lean)]
+    paths = [path.removesuffix(".decision") for path in decision_paths(lean)]
     with taps(lean, ["norm_pre", *paths]) as seen:
         history = kept_patches(lean, images())
     embedded = seen["norm_pre"][:, 1:]  # (B, N, C)
@@ -251,8 +250,8 @@ def test_survivors_are_the_patches_of_the_image_that_they_say():
 def test_a_kept_fused_token_is_no_patch_wherever_it_lands():
     model = lf.apply(tiny(), lf.EViT(keep_rate=0.5, at=(1, 2)))
     kept_patches(model, images())
-    chosen = {"blocks.1.mix.choose": torch.tensor([[5, 3]]), "blocks.2.mix.choose": torch.tensor([[2, 0]])}
-    assert surviving(model, chosen)[1].tolist() == [[FUSED, 5, FUSED]]
+    chosen = {"blocks.1.mix.decision": torch.tensor([[5, 3]]), "blocks.2.mix.decision": torch.tensor([[2, 0]])}
+    assert single_patches(trace(model, chosen)[1]).tolist() == [[FUSED, 5, FUSED]]
 
 
 def test_tracing_is_refused_where_nothing_can_be_traced():

@@ -9,7 +9,8 @@ from helpers import randomise
 
 import leanformer as lf
 from leanformer.core import Step, View, taps
-from leanformer.layers.losses import distil, feature_loss, relation_loss, spread
+from leanformer.layers.losses import distil, feature_loss, relation_loss
+from leanformer.methods.riformer.method import spread
 from leanformer.train import fit, plain
 
 

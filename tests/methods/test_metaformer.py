@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import leanformer as lf
 from leanformer.core import Grid, blocks_of
+from leanformer.layers.activations import activation
 from leanformer.layers.layout import from_plane, from_tokens, to_plane, to_tokens
 from leanformer.layers.mixers import FIXED_SIZE, MIXERS, make_mixer
 
@@ -240,3 +241,13 @@ def test_a_deit_whose_first_half_pools_learns_and_runs_at_another_size() -> None
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     assert model.eval()(torch.randn(2, 3, 48, 64)).shape == (2, 5)
+
+
+def test_star_relu_may_start_where_a_normal_input_stays_of_mean_0_and_variance_1():
+    torch.manual_seed(0)
+    x = torch.randn(1_000_000, dtype=torch.float64)
+    y = activation("star_relu_normal")().double()(x)
+    assert abs(y.mean()) < 5e-3
+    assert abs(y.var() - 1) < 1e-2
+    act = lf.create("metaformer", depths=(1,), dims=(32,), act="star_relu_normal").stages[0].blocks[0].ffn.fn.act
+    assert (round(act.scale.item(), 4), round(act.bias.item(), 4)) == (0.8944, -0.4472)

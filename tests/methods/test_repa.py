@@ -1,6 +1,7 @@
 """RePa: what idles, what folds, how exactly, and what is refused."""
 
 import copy
+import dataclasses
 import warnings
 
 import pytest
@@ -15,7 +16,7 @@ from leanformer.core import Branch, parse_method
 from leanformer.core.plan import FreshStatistics
 from leanformer.methods.repa.idle import FusedFFN, FusedPair, active_channels, linear_schedule
 from leanformer.methods.repa.idle_ffn import IdleFFN
-from leanformer.papers.repa.tables import ROWS, build
+from leanformer.papers.repa.tables import INCLUDED, LEFT_OUT, TABLES, build, without_attention
 from leanformer.papers.table import agrees
 
 WITH_FFN = [family for family in BACKBONES if all("ffn" in b.slots for b in lf.blocks_of(backbone(family)).values())]
@@ -78,7 +79,7 @@ def test_ratio_one_collapses_to_one_linear_and_ratio_zero_keeps_the_pair():
 
 
 def test_fused_parameters_and_macs_are_the_published_ones():
-    rows = {(row.table, row.model): row for row in ROWS}
+    rows = {(row.table, row.model): row for row in TABLES.rows}
     for model, params in (("DeiT-Tiny", 3.494), ("PoolFormer-s12", 5.997)):
         row = rows["Table 1", f"RePa-{model}, fused"]
         counted, macs = row.measure()
@@ -88,6 +89,20 @@ def test_fused_parameters_and_macs_are_the_published_ones():
         with torch.device("meta"):
             found = sum(p.numel() for p in build(model, 0.75, fused=True).parameters())
         assert round(found / 1e6, 3) == params
+
+
+@pytest.mark.parametrize(("table", "model"), [("Table 2", "LV-ViT-S"), ("Table 4", "DeiT-Base")])
+def test_a_row_that_falls_out_of_its_tables_counting_says_so_and_follows_by_the_other(table, model):
+    row = next(row for row in TABLES.rows if (row.table, row.model) == (table, model))
+    assert row.differs == (LEFT_OUT if table == "Table 2" else INCLUDED)
+    assert not agrees(row.macs, row.measure()[1])
+    other = None if row.counted else without_attention
+    assert agrees(row.macs, dataclasses.replace(row, counted=other).measure()[1])
+
+
+def test_a_table_has_one_way_of_counting():
+    ways = {(row.table, row.counted) for row in TABLES.rows}
+    assert len(ways) == len({table for table, _ in ways})
 
 
 def test_active_channels_round_as_the_official_models_do():

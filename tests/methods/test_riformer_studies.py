@@ -64,3 +64,9 @@ def test_the_last_guideline_takes_all_weights_but_the_affines():
     student = SETTINGS["table7/affine-imitation"].student(12, imitated)
     theirs = imitated.state_dict()
     assert all(torch.equal(v, theirs[k]) for k, v in student.state_dict().items() if ".mix.fn." not in k)
+
+
+def test_rows_of_the_papers_tables_have_its_losses_and_ours_are_called_ours():
+    for name, setting in SETTINGS.items():
+        if setting.method is not None and setting.imitation:
+            assert setting.method.relative == name.startswith("ours/"), name

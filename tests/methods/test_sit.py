@@ -9,10 +9,10 @@ from helpers import randomise
 from torch import Tensor, nn
 
 import leanformer as lf
-from leanformer.core import Step, View, blocks_of, taps
+from leanformer.core import Step, View, blocks_of, taps, traced
 from leanformer.methods.sit.method import slimmed_counts, split
 from leanformer.methods.sit.recalibration import recalibrator, unpooling
-from leanformer.methods.sit.slimming import FusedSlimming, TokenSlimming, compose, lay_out, pooling_prior, slimming_maps
+from leanformer.methods.sit.slimming import FusedSlimming, TokenSlimming, lay_out, pooling_prior
 
 TINY: dict[str, Any] = {
     "img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5
@@ -172,7 +172,8 @@ def test_the_grid_start_is_near_the_teacher_on_smooth_features_and_the_random_st
     rows = torch.arange(14.0)[:, None].expand(14, 14)
     plane = torch.stack([(rows / 5).sin(), (rows.T / 5).cos()], -1).reshape(1, 196, 2)
     fine = plane.repeat(1, 1, 4)
-    grid = compose([pooling_prior(a, b, (14, 14)).softmax(1)[None] for a, b in ((196, 98), (98, 49))])[-1]
+    first, second = (pooling_prior(a, b, (14, 14)).softmax(1)[None] for a, b in ((196, 98), (98, 49)))
+    grid = second @ first
     at = lay_out(49, (14, 14)).floor().long()
     want = fine.reshape(14, 14, 8)[at[:, 0], at[:, 1]]
     assert ((grid @ fine)[0] - want).square().mean() < 0.05
@@ -187,8 +188,7 @@ def test_the_prior_follows_the_size_of_the_images():
         images = torch.randn(1, 3, *size)
         assert tokens_after(model, images)[1:] == [9, 5, 5]
         torch.testing.assert_close(fused(images), model(images), rtol=1e-4, atol=1e-4)
-    maps = slimming_maps(model, torch.randn(1, 3, 48, 32))
-    assert [m.shape for m in maps] == [(1, 8, 6, 4), (1, 4, 6, 4)]
+    assert [rows.shape for rows in traced(model, torch.randn(1, 3, 48, 32))] == [(1, 8, 24), (1, 4, 24)]
 
 
 def test_a_copy_follows_its_own_images():
@@ -228,8 +228,6 @@ def test_static_operators_slim(operator: Any, counts: list[int], start: Any):
     model = lf.apply(vit(), lf.SiT(operator=operator, keep_ratio=ratio, at=(1, 2), start=start)).eval()
     assert tokens_after(model) == counts
     torch.testing.assert_close(lf.fuse(model)(IMAGES), model(IMAGES), rtol=1e-4, atol=1e-4)
-    with pytest.raises(ValueError, match="no dynamic token slimming"):
-        slimming_maps(model, IMAGES)
 
 
 def test_the_token_mlp_starts_as_soft_pooling_exactly():
@@ -252,20 +250,12 @@ def test_the_convolution_starts_as_average_pooling_inside_the_plane():
 
 def test_maps_say_what_each_patch_gives_through_all_slimmings():
     model = randomise(lf.apply(vit(), lf.SiT(at=(1, 3))))
-    maps = slimming_maps(model, IMAGES)
-    assert [m.shape for m in maps] == [(2, 8, 4, 4), (2, 4, 4, 4)]
+    maps = traced(model, IMAGES)
+    assert [m.shape for m in maps] == [(2, 8, 16), (2, 4, 16)]
     for m in maps:
-        torch.testing.assert_close(m.sum((2, 3)), torch.ones_like(m[:, :, 0, 0]))
-    for ours, theirs in zip(slimming_maps(lf.fuse(model), IMAGES), maps):
+        torch.testing.assert_close(m.sum(2), torch.ones_like(m[:, :, 0]))
+    for ours, theirs in zip(traced(lf.fuse(model), IMAGES), maps):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_maps_compose():
-    first, second = torch.rand(2, 8, 16), torch.rand(2, 4, 8)
-    torch.testing.assert_close(compose([first, second])[1], second @ first)
-
-
-# feature recalibration distillation
 
 
 def test_without_slimming_and_with_the_teachers_weights_only_the_labels_cost():

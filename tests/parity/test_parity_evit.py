@@ -8,8 +8,7 @@ from helpers import parity_files
 from torch import nn
 
 import leanformer as lf
-from leanformer.core import taps
-from leanformer.layers.tokens import choices
+from leanformer.core import decision_paths, taps
 
 FILES = parity_files("evit_*.pt")
 CONFIG = {"img_size": 48, "embed_dim": 24, "depth": 4, "num_heads": 2, "num_classes": 3}
@@ -30,7 +29,7 @@ def as_called(answer: dict, model: nn.Module) -> nn.Module:
 def test_logits_kept_tokens_and_counts_are_the_official_ones(path):
     answer, model = official(path)
     model = as_called(answer, model)
-    places = choices(model)
+    places = decision_paths(model)
     blocks = [f"blocks.{i}" for i in range(len(model.blocks))]
     with torch.no_grad(), taps(model, [*places, *blocks]) as seen:
         logits = model(answer["input"])
@@ -51,7 +50,6 @@ def test_the_way_back_gives_the_official_state_dict(path):
     assert all(torch.equal(back[key], value) for key, value in answer["state_dict"].items())
 
 
-@pytest.mark.skipif(not FILES, reason="no official answers beside this checkout")
 def test_a_converted_model_saves_and_loads(tmp_path):
     answer, model = official(FILES[0])
     again = lf.load(lf.save(model, tmp_path / "evit.safetensors"))

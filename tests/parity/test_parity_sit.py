@@ -12,7 +12,7 @@ import leanformer as lf
 from leanformer.core import Step, View, taps
 from leanformer.methods.sit.method import PRESETS
 from leanformer.papers.official import RELEASED
-from leanformer.papers.sit.keys import recalibration_state
+from leanformer.papers.sit import recalibration_state
 
 TOLERANCE = 1e-4
 TEACHER = "Sense-X/SiT models.lvvit.LVViT(distillation_type=None)"

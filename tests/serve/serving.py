@@ -17,6 +17,7 @@ from PIL import Image
 import leanformer as lf
 from leanformer.serve import Limits, Served, of_model
 from leanformer.serve.app import create_app
+from leanformer.serve.server import server_options
 
 TINY: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
 NAMES = ["ant", "bee", "cat", "dog", "elk"]
@@ -53,7 +54,7 @@ def serving(served: Served, limits: Limits | None = None, **options: Any) -> Ite
     """A server in a thread; its address."""
     port = free_port()
     app = create_app(served, limits, **options)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, **server_options(limits or Limits())))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

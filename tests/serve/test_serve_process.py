@@ -22,6 +22,7 @@ from serving import NAMES, free_port, picture, tiny, tiny_served  # noqa: E402
 
 import leanformer as lf  # noqa: E402
 from leanformer.cli import main  # noqa: E402
+from leanformer.core import set_classes  # noqa: E402
 from leanformer.serve import OnnxFile, of_file  # noqa: E402
 
 
@@ -29,10 +30,9 @@ from leanformer.serve import OnnxFile, of_file  # noqa: E402
 def emitted(tmp_path_factory) -> Path:
     """The folder that `--emit triton` writes for a checkpoint."""
     folder = tmp_path_factory.mktemp("serve")
-    lf.save(tiny(lf.EViT()), folder / "lean.safetensors")
-    (folder / "names.txt").write_text("\n".join(NAMES))
+    lf.save(set_classes(tiny(lf.EViT()), NAMES), folder / "lean.safetensors")
     verb = ["serve", "--emit", "triton", str(folder / "models"), str(folder / "lean.safetensors")]
-    assert main([*verb, "--classes", str(folder / "names.txt"), "--max-batch", "8"]) == 0
+    assert main([*verb, "--max-batch", "8"]) == 0
     return folder / "models" / "lean"
 
 
@@ -47,6 +47,10 @@ def test_an_onnx_file_answers_as_its_model(file):
     for one, other in zip(served(images), tiny_served(lf.EViT())(images)):
         torch.testing.assert_close(one.probabilities, other.probabilities, atol=1e-5, rtol=1e-4)
     assert served.config["mean"] == lf.core.input_of(tiny())["mean"]
+
+
+def test_an_exported_file_keeps_the_names_of_the_classes(file):
+    assert OnnxFile.read(file).classes == tuple(NAMES)
 
 
 def test_a_file_with_its_own_preprocessing_is_refused(file):

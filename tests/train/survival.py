@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
+from helpers import arrays, picture_folder, tiny  # noqa: F401  (other tests take them from here)
 
 import leanformer as lf
 from leanformer.core import Objective, Step
@@ -26,26 +26,6 @@ def in_process(target: Any, *arguments: Any) -> int:
     process.join(120)
     assert process.exitcode is not None, "the process hangs"
     return process.exitcode
-
-
-def tiny(seed: int = 0) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    return lf.create("vit", img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=4)
-
-
-def arrays(images: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (images, 3, 20, 20), generator=generator).byte(), torch.arange(images) % 4
-
-
-def picture_folder(root: Path, images: int = 32) -> Path:
-    pixels, labels = arrays(images)
-    for split in ("train", "val"):
-        for index, (image, label) in enumerate(zip(pixels, labels)):
-            folder = root / split / f"class{label}"
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{index}.png")
-    return root
 
 
 RECIPE = lf.recipes.Recipe(

@@ -12,9 +12,17 @@ from timm.utils import ModelEmaV3
 
 import leanformer as lf
 from leanformer.core import Objective, Step, View
-from leanformer.train.learner import Learner, PatchConv, Teachers, adapt, choose_objective, set_drop_path
+from leanformer.train.learner import (
+    Learner,
+    PatchConv,
+    Teachers,
+    choose_objective,
+    in_their_roles,
+    renormalised,
+    set_drop_path,
+)
 from leanformer.train.ledger import NonFiniteLoss
-from leanformer.train.objectives import parse_objective
+from leanformer.train.objectives import CrossEntropy, SoftDistillation, parse_objective
 from leanformer.train.optimise import Average
 
 RECIPE = lf.recipes.plain(epochs=2, batch_size=8)
@@ -110,15 +118,15 @@ def test_by_default_the_methods_teach_and_else_logits_and_labels():
     assert "Recalibration" in type(choose_objective(None, slim, {"teacher": tiny()}, "auto")).__name__
 
 
-def test_a_teacher_sees_images_in_its_own_size_and_normalisation():
+def test_a_teacher_sees_images_in_its_own_normalisation():
     images = torch.rand(2, 3, 16, 16)
     given = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.3), "input_size": (3, 16, 16)}
     wanted = {"mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7), "input_size": (3, 16, 16)}
     mean, std = (torch.tensor(given[k])[:, None, None] for k in ("mean", "std"))
-    seen = adapt((images - mean) / std, given, wanted)
+    seen = renormalised((images - mean) / std, given, wanted)
     mean, std = (torch.tensor(wanted[k])[:, None, None] for k in ("mean", "std"))
     torch.testing.assert_close(seen * std + mean, images)
-    assert adapt(images, given, {**given, "input_size": (3, 24, 24)}).shape == (2, 3, 24, 24)
+    assert renormalised(images, given, given) is images
 
 
 def test_teachers_stay_as_they_are_and_get_no_gradient():
@@ -305,3 +313,12 @@ def test_the_moving_average_is_timms():
         theirs.update(model, step=4)
     expected = theirs.module.state_dict()
     assert all(torch.equal(tensor, expected[key]) for key, tensor in ours.module.state_dict().items())
+
+
+def test_a_single_teacher_plays_the_only_part_and_several_keep_theirs():
+    model = torch.nn.Identity()
+    assert list(in_their_roles(SoftDistillation(teacher="large"), {"teacher": model})) == ["large"]
+    assert list(in_their_roles(CrossEntropy(), {"teacher": model})) == ["teacher"]
+    both = SoftDistillation(teacher="large") + SoftDistillation(teacher="small")
+    assert list(in_their_roles(both, {"teacher": model})) == ["teacher"]
+    assert list(in_their_roles(SoftDistillation(), {"teacher": model, "cnn": model})) == ["teacher", "cnn"]

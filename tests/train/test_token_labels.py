@@ -1,5 +1,6 @@
 """Token labelling: values and gradients against plain loops, annotators of every kind, label maps on disk, and fit."""
 
+import json
 import math
 
 import numpy as np
@@ -11,10 +12,9 @@ from timm.data import create_transform
 from torch import Tensor
 
 import leanformer as lf
-from leanformer.core import Step, View, taps
+from leanformer.core import Step, View, decision_paths, kept_patches, taps
 from leanformer.data.label_maps import Place, crop_labels
 from leanformer.layers.mix_token import Dense
-from leanformer.layers.tokens import choices, kept_patches
 from leanformer.train import Annotator, LabelMaps, TokenLabelled, TokenLabels, with_places, write_label_maps
 from leanformer.train.token_labels import mix_labels, mix_targets, soft_targets, token_loss
 
@@ -136,7 +136,7 @@ def test_only_the_patches_that_remain_have_labels():
     images = torch.randn(2, 3, 64, 64)
     with taps(model, objective.student_taps()) as seen:
         output = model(images)
-    assert set(seen) == set(choices(model))
+    assert set(seen) == set(decision_paths(model))
     step = Step(images, torch.tensor([0, 1]), View(output, dict(seen)), {"annotator": View(annotated)})
     kept = kept_patches(model.eval(), images)[-1]
     assert output.dense.shape[1] == kept.shape[1] < 16
@@ -151,7 +151,7 @@ def test_students_without_a_label_for_each_token_are_refused():
     with pytest.raises(ValueError, match="no token-label head"):
         TokenLabels().prepare(lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=1))
     with pytest.raises(ValueError, match="no token-label head"):
-        TokenLabels().prepare(student(aux="unused"))
+        TokenLabels().prepare(student(aux="none"))
     model = student()
     objective = TokenLabels()
     step = step_of(model, objective, torch.tensor([0, 1]))
@@ -322,3 +322,55 @@ def test_fit_learns_from_an_annotator_and_the_patch_loss_falls():
     )  # fmt: skip
     assert result.updates == 24
     assert patch_loss() < before - 0.1
+
+
+def test_the_head_that_inference_leaves_aside_learns_from_token_labels_all_the_same():
+    model, objective = student(aux="unused"), TokenLabels(mix_token=False)
+    assert not model.aux_head.weight.requires_grad
+    step = step_of(model, objective, torch.tensor([1, 3]), torch.randn(2, 4, 4, CLASSES))
+    sum(objective(step).values()).backward()
+    assert model.aux_head.weight.grad.abs().max() > 0
+    model.eval()
+    tokens = model.forward_features(step.images)
+    torch.testing.assert_close(model(step.images), model.head(tokens[:, 0]))
+
+
+@pytest.mark.parametrize("name", ["lvvit_s", "lvvit_plus_small", "evit_lvvit_small_0.5", "repa_lvvit_s"])
+def test_the_published_recipes_learn_from_an_annotator_and_the_dense_loss_falls(name: str, tmp_path):
+    """A few epochs with the recipe's own objective; the annotator is a plain model, the only teacher."""
+    images, labels = quarters()
+    images = images.repeat(4, 1, 1, 1).repeat_interleave(2, 2).repeat_interleave(2, 3)  # (16, 3, 32, 32)
+    published = lf.recipes.PUBLISHED[name]
+    torch.manual_seed(0)
+    model = published.build(img_size=32, embed_dim=16, depth=4, num_heads=2, num_classes=CLASSES)
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 1, "num_classes": CLASSES}
+    annotator = randomise(lf.create("vit", **sizes), seed=5, scale=0.5)
+    short = recipe(epochs=8, learning_rate=1e-2, objective=published.recipe.objective)
+    result = lf.train.fit(
+        model, recipe=short, data=(images, labels.repeat(4)), teacher=annotator, output=tmp_path / "run",
+        device="cpu", quiet=True, log_every=1,
+    )  # fmt: skip
+    assert result.updates == 32
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    dense = [line["token_labels"] for line in lines if "token_labels" in line]
+    assert sum(dense[-8:]) < 0.97 * sum(dense[:8])
+    assert lf.load(tmp_path / "run" / "annotator.teacher.safetensors").num_classes == CLASSES
+
+
+def test_fit_reads_images_with_places_by_itself_where_labels_are_maps_and_goes_on(maps: LabelMaps, tmp_path):
+    def run(folder, **settings):
+        torch.manual_seed(0)
+        model = student(embed_dim=16, depth=1, img_size=32)
+        spec = f"token_labels:labels={maps.folder},class_labels=annotator,smoothing=0.1"
+        return lf.train.fit(
+            model, recipe=recipe(batch_size=2), data=quarters(), objective=spec, output=folder, device="cpu",
+            quiet=True, workers=0, save_every=1, **settings,
+        )  # fmt: skip
+
+    whole = run(tmp_path / "whole")
+    assert whole.updates == 4
+    assert run(tmp_path / "parts", max_updates=3).updates == 3
+    again = run(tmp_path / "parts", resume=True)
+    assert again.updates == 4
+    ours, theirs = (dict(result.model.named_parameters()) for result in (whole, again))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)

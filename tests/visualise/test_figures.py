@@ -10,7 +10,7 @@ from sklearn.datasets import load_sample_image
 import leanformer as lf
 from leanformer import visualise
 from leanformer.cli import main
-from leanformer.layers.tokens import FUSED, kept_patches
+from leanformer.core import FUSED, kept_patches
 from leanformer.visualise.cam import grad_cam_maps
 from leanformer.visualise.fields import effective_field, square
 from leanformer.visualise.images import as_batch, pictures

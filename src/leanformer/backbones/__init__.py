@@ -1,7 +1,7 @@
 """Backbones: timm's, adopted, and the families that timm lacks."""
 
 from . import generic, gfnet, lvvit_models, metaformer
-from .build import create, from_card, load, load_weights, read_weights
+from .build import create, create_teacher, from_card, load, load_weights, read_weights
 from .head import with_head
 from .registry import MODELS, register
 from .resize import resize
@@ -11,6 +11,7 @@ __all__ = [
     "MODELS",
     "adopt",
     "create",
+    "create_teacher",
     "from_card",
     "generic",
     "gfnet",

@@ -1,11 +1,13 @@
 """create and load: a model by its name, with weights from a local file, or from the card of a checkpoint."""
 
 import argparse
+import contextlib
 import difflib
 import math
 import os
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,35 @@ from safetensors import SafetensorError, safe_open
 from timm.layers import PatchEmbed, resample_abs_pos_embed, resize_rel_pos_bias_table, to_2tuple
 from torch import Tensor, nn
 
-from ..core import Card, apply, card_of, fold, pooling_of, read, set_card
-from ..core.files import check_file
+from ..core import (
+    Card,
+    apply,
+    card_of,
+    check_file,
+    fold,
+    image_size,
+    input_of,
+    one_line,
+    pooling_of,
+    read,
+    set_card,
+    set_classes,
+    set_input,
+)
+from ..core.card import CHECKS
+from ..core.checked import check_numbers
 from ..layers.mixers import resample_filter
-from .registry import MODELS, build
-from .timm import adopt
+from .fits import FLOATS, building, check_keys, check_plain, check_size
+from .registry import AS_IS, MODELS, READERS, build
+from .timm import adopt, understood
 
 NESTED = ("model", "state_dict", "model_ema", "state_dict_ema")
 PREFIXES = ("module.", "_orig_mod.")
 SOURCES = ("checkpoint", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 """Arguments that name a place to fetch weights from. They stand on no card: loading a file reads that file alone."""
+
+DEPTHS = ("depth", "depths", "num_blocks")
+"""Arguments that count blocks, of which each has tensors of its own."""
 
 
 def create(
@@ -37,18 +58,45 @@ def create(
     """A leanformer or timm model by name, adopted; weights from a local `.pth`, `.pt`, `.bin` or `.safetensors`.
 
     The other arguments are those of `timm.create_model`. With `resample_positions`, position embeddings of another
-    input size are resampled to this one's; without, they are refused.
+    input size are resampled to this one's; without, they are refused. Files that a model's authors released are read
+    as they are. `as-is/name` is timm's model without block form: any CNN, to learn from.
 
     >>> import leanformer as lf
     >>> lf.create("deit_tiny_patch16_224", num_classes=10).head.out_features
     10
     """
     model = _build(name, arguments)
+    given = [arguments.get(source) for source in ("pretrained_cfg", "pretrained_cfg_overlay")]
+    if any(given):  # the card keeps what they say of the input, and timm takes sizes from them too
+        for described in given:
+            set_input(model, described if isinstance(described, dict) else {})
+        arguments = {**_sizes(model), **arguments}
     if checkpoint is not None:
-        load_weights(model, read_weights(checkpoint), source=str(checkpoint), resample_positions=resample_positions)
+        tensors = _in_our_keys(name.removeprefix(AS_IS), model, read_weights(checkpoint))
+        load_weights(model, tensors, source=str(checkpoint), resample_positions=resample_positions)
     if hasattr(model, "card"):  # with methods on it already
         return model
-    return adopt(model, name, {key: value for key, value in arguments.items() if key not in SOURCES})
+    made = {key: value for key, value in arguments.items() if key not in SOURCES}
+    if name.startswith(AS_IS):
+        return set_card(model, Card(backbone=name, arguments=made))
+    return adopt(model, name, made)
+
+
+def create_teacher(name: str, checkpoint: str | os.PathLike[str] | None = None, **arguments: Any) -> nn.Module:
+    """A model to learn from: as `create` gives it where its blocks are understood, else as timm has it, such as a CNN.
+
+    Args:
+        name: A leanformer or timm model.
+        checkpoint: Its weights.
+        arguments: Those of `timm.create_model`.
+
+    >>> card_of(create_teacher("resnet18")).backbone, card_of(create_teacher("deit_tiny_patch16_224")).backbone
+    ('as-is/resnet18', 'deit_tiny_patch16_224')
+    """
+    if name not in MODELS and timm.is_model(name):
+        with torch.device("meta"):
+            name = name if understood(_build(name, arguments)) else f"{AS_IS}{name}"
+    return create(name, checkpoint, **arguments)
 
 
 def load(path: str | os.PathLike[str]) -> nn.Module:
@@ -58,11 +106,10 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     >>> model = lf.load("lean.safetensors")  # doctest: +SKIP
     """
     card, tensors = read(path)
-    model = from_card(card)
-    _check_keys(model.state_dict(), tensors, str(path))
-    dtypes = Counter(value.dtype for value in tensors.values() if value.is_floating_point())
-    if not dtypes:
-        raise ValueError(f"{path} holds no floating-point weights, so it is no checkpoint that lf.save wrote")
+    check_card(card, tensors, str(path))
+    with _told(f"the card in {path}"):
+        model = from_card(card)
+    dtypes = Counter(value.dtype for value in tensors.values() if value.dtype in FLOATS)
     model = model.to(dtypes.most_common(1)[0][0])
     model.load_state_dict(tensors, assign=len(dtypes) > 1)  # assigned, each tensor keeps a dtype of its own
     return model.eval()
@@ -84,7 +131,53 @@ def from_card(card: Card) -> nn.Module:
     model = apply(model, *card.methods)
     if card.fused:
         model = fold(model)
-    return set_card(model, card_of(model).replace(official=card.official))
+    if card.input is not None:
+        set_input(model, card.input)
+    set_card(model, card_of(model).replace(official=card.official, optimised=card.optimised))
+    return model if card.classes is None else set_classes(model, card.classes)
+
+
+def check_card(card: Card, tensors: dict[str, Tensor], source: str) -> None:
+    """Refuse a card that does not describe these tensors, before anything is allocated for the model it names.
+
+    Args:
+        card: What the file says of the model.
+        tensors: What the file holds; only shapes and dtypes are looked at.
+        source: What messages call the file.
+    """
+    where = f"the card in {source}"
+    widest = max((size for value in tensors.values() for size in value.shape), default=0)
+    check_numbers(card.arguments, 65_536 + 4 * max(widest, len(tensors)), where)
+    check_numbers([card.arguments.get(name) for name in DEPTHS], max(len(tensors), len(DEPTHS)), where)
+    if len(card.methods) > len(tensors):
+        raise ValueError(f"{where} names {len(card.methods)} methods, but there are {len(tensors)} tensors")
+    with _told(where), building(tensors):
+        model = from_card(card)
+        check_size(model, input_of(model)["input_size"], tensors)
+    check_keys(model.state_dict(), tensors, source)
+    if not any(value.dtype in FLOATS for value in tensors.values()):
+        raise ValueError(f"{source} has no weights that are floating-point numbers")
+
+
+CHECKS.append(check_card)
+
+
+@contextlib.contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Whatever goes wrong while a card is followed is the card's fault, and said in one line."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where} cannot be followed: {one_line(error)}") from error
+    except Exception as error:  # a lie trips each architecture and method in its own way
+        raise ValueError(f"{where} cannot be followed: {type(error).__name__} {one_line(error)}") from error
+
+
+def _sizes(model: nn.Module) -> dict[str, Any]:
+    """Channels and image size as arguments, where a model was built for them."""
+    size = image_size(model)
+    found = {"in_chans": getattr(model, "in_chans", None), "img_size": None if size is None else list(to_2tuple(size))}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -95,22 +188,11 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """
     path = check_file(path, "the checkpoint ")
     tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
-    _check_plain(tensors, path)
+    check_plain(tensors, str(path))
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in tensors):
             tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
     return tensors
-
-
-def _check_plain(tensors: dict[str, Tensor], path: Path) -> None:
-    """Refuse what no model of ours can hold: names that are no text, and tensors that are not rows of numbers."""
-    for key, value in tensors.items():
-        kinds = {"sparse": value.layout is not torch.strided, "without numbers": value.is_meta}
-        kinds |= {"quantised": value.is_quantized, "nested": value.is_nested}
-        odd = [kind for kind, holds in kinds.items() if holds]
-        if odd or not isinstance(key, str):
-            what = f"the tensor {key} is {odd[0]}" if odd else f"the name {key!r} is no text"
-            raise ValueError(f"{path} is not a file of plain weights: {what}")
 
 
 def load_weights(
@@ -119,18 +201,23 @@ def load_weights(
     """Load a state dict strictly, with one error that lists what is missing, unexpected or of another shape."""
     if resample_positions:
         tensors = _resample_positions(model, tensors)
-    _check_keys(model.state_dict(), tensors, source)
+    check_keys(model.state_dict(), tensors, source)
     model.load_state_dict(tensors)
 
 
+def _in_our_keys(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as they are, or converted where they have keys of the model's authors."""
+    return READERS[name](tensors) if name in READERS and set(tensors) - set(model.state_dict()) else tensors
+
+
 def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
-    if name not in MODELS and not timm.is_model(name.removeprefix("timm/")):
+    if name not in MODELS and not timm.is_model(name.removeprefix("timm/").removeprefix(AS_IS)):
         near = difflib.get_close_matches(name, [*MODELS, *timm.list_models()], n=3)
         raise ValueError(f"unknown model '{name}'" + (f"; did you mean {' or '.join(near)}?" if near else ""))
     try:
         model = build(name, **arguments)
     except Exception as error:  # arguments are the user's, and each architecture trips over wrong ones in its own way
-        raise ValueError(f"{name} cannot be built with {arguments}: {error}") from error
+        raise ValueError(f"{name} cannot be built with {one_line(arguments, 200)}: {one_line(error)}") from error
     _check_image_size(name, model)
     return model
 
@@ -154,7 +241,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
                 raise ValueError(f"{path} is a leanformer checkpoint and says itself what it is: use lf.load('{path}')")
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+        raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
@@ -165,7 +252,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can fail anywhere
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ValueError(f"{path} is not a file of plain weights: {first}") from error
+        raise ValueError(f"{path} is not a file of plain weights: {one_line(first)}") from error
     for nest in NESTED:
         if isinstance(content, dict) and isinstance(content.get(nest), dict):
             content = content[nest]
@@ -197,27 +284,3 @@ def _resample_positions(model: Any, tensors: dict[str, Tensor]) -> dict[str, Ten
 def _check_square(patches: int) -> None:
     if math.isqrt(max(patches, 0)) ** 2 != patches:
         raise ValueError(f"the checkpoint has positions for {patches} patches, not a square: it cannot be resampled")
-
-
-def _check_keys(wanted: dict[str, Tensor], given: dict[str, Tensor], source: str) -> None:
-    shapes = [
-        f"{key} is {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}"
-        for key in wanted
-        if key in given and given[key].shape != wanted[key].shape
-    ]
-    problems = [
-        f"{label} {_some(found)}"
-        for label, found in (
-            ("missing:", [key for key in wanted if key not in given]),
-            ("unexpected:", [key for key in given if key not in wanted]),
-            ("of another shape:", shapes),
-        )
-        if found
-    ]
-    if problems:
-        raise ValueError(f"{source} is for another model; {'; '.join(problems)}")
-
-
-def _some(items: list[str], most: int = 4) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return f"{', '.join(items[:most])}{more} ({len(items)} in all)"

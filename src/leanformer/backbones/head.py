@@ -1,17 +1,25 @@
 """A classifier for other classes; the rows of those that the model knows already are kept."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 from timm.data import ImageNetInfo
 from torch import nn
 
+from ..core import Card, classes_of, set_classes
+
 
 def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) -> nn.Module:
-    """The model with a head for so many classes, changed itself.
+    """A copy of the model with a head for so many classes; the model given stays as it is.
 
-    Where there is a name for each class, all are WordNet ids of ImageNet-1k and the model has its 1000 outputs, the
-    rows of these classes are kept; otherwise the head is fresh.
+    Where there is a name for each class and the model knows all of them, their rows are kept; otherwise the head is
+    fresh. A model knows the classes on its card, or ImageNet-1k's WordNet ids where it has 1000 outputs and no names.
+
+    Args:
+        model: A leanformer or timm model.
+        num_classes: Outputs of the new head.
+        names: Names of the new classes in their order; they go onto the card.
 
     >>> import leanformer as lf
     >>> vit = lf.create("vit", depth=1, embed_dim=8, num_heads=1, num_classes=1000)
@@ -19,10 +27,18 @@ def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) 
     >>> torch.equal(with_head(vit, 2, ["n01440764", "n01443537"]).head.weight[1], row)
     True
     """
-    known = {name: index for index, name in enumerate(ImageNetInfo("imagenet-1k").label_names())}
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 0:
+        raise ValueError(f"a head has a number of classes, 0 or more, not {num_classes!r}")
+    carded = classes_of(model) or ImageNetInfo("imagenet-1k").label_names()
+    known = {name: index for index, name in enumerate(carded)}
     rows = [known[name] for name in names or () if name in known]
-    head = model.get_classifier()
-    model.reset_classifier(num_classes)
+    new = copy.deepcopy(model)
+    head = new.get_classifier()
+    new.reset_classifier(num_classes)
     if len(rows) == len(names or ()) == num_classes and getattr(head, "out_features", 0) == len(known):
-        model.get_classifier().load_state_dict({key: tensor[rows] for key, tensor in head.state_dict().items()})
-    return model
+        new.get_classifier().load_state_dict({key: tensor[rows] for key, tensor in head.state_dict().items()})
+    if not isinstance(getattr(new, "card", None), Card):
+        return new
+    if names is not None and len(names) == num_classes:
+        return set_classes(new, names)
+    return new if classes_of(new) is not None else set_classes(new, None)

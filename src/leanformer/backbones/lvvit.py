@@ -43,10 +43,11 @@ class Divide(nn.Module):
 class LVViT(nn.Module):
     """An LV-ViT of any dimensions, all arguments plain values.
 
-    `aux`: "max" adds half of the largest patch logits at inference, "unused" only keeps the head's weights, frozen,
-    "none" has no such head. With `distilled` a second token has a head of its own; the answer is their average. In
-    training the answer is that of inference too, unless `return_dense` asks for `Dense` (class token and every patch
-    apart) or `set_distilled_training` for the logits of both tokens; `mix_token` needs `return_dense`.
+    `aux`: "max" adds half of the largest patch logits at inference, "unused" leaves the head aside there and freezes
+    its weights until token labels train them, "none" has no such head. With `distilled` a second token has a head of
+    its own; the answer is their average. In training the answer is that of inference too, unless `return_dense` asks
+    for `Dense` (class token and every patch apart) or `set_distilled_training` for the logits of both tokens;
+    `mix_token` needs `return_dense`.
 
     >>> LVViT(img_size=32, embed_dim=32, depth=2, num_heads=2, num_classes=5)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 5])
@@ -117,7 +118,7 @@ class LVViT(nn.Module):
         """Images to all tokens with their positions (B, prefix + N, C), and the mask of the patches mixed if any."""
         x = self.patch_embed(x)  # (B, H, W, C)
         height, width = x.shape[1], x.shape[2]
-        self.grid.size = (height, width)
+        self.grid.see((height, width))
         mixed = None
         if self.mix_token and self.training:
             mixed = draw_mix(height, width, x.device)
@@ -280,8 +281,8 @@ def _block(
 def _check_heads(aux: str, return_dense: bool, mix_token: bool, dim: int, num_heads: int) -> None:
     if aux not in ("max", "unused", "none"):
         raise ValueError(f"aux is '{aux}'; it can be 'max', 'unused' or 'none'")
-    if return_dense and aux != "max":
-        raise ValueError(f"return_dense needs the aux head, but aux is '{aux}'; use aux='max'")
+    if return_dense and aux == "none":
+        raise ValueError("return_dense needs the aux head, but aux is 'none'; use aux='max' or aux='unused'")
     if mix_token and not return_dense:
         raise ValueError("mix_token mixes the targets of all patches: it needs return_dense=True")
     if dim % num_heads:

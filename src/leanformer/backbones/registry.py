@@ -6,9 +6,13 @@ from typing import Any
 
 import timm
 from timm.models import register_model
-from torch import nn
+from torch import Tensor, nn
 
 MODELS: dict[str, Callable[..., nn.Module]] = {}
+READERS: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] = {}
+"""Name of a model → how weights under the keys of its authors become ours."""
+AS_IS = "as-is/"
+"""Before a name of timm's: the model as timm has it, without blocks that methods could change."""
 TIMM_PLUMBING = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 
 
@@ -30,7 +34,7 @@ def register(fn: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def build(name: str, **arguments: Any) -> nn.Module:
-    """Our architecture of that name, else timm's; `timm/name` asks for timm's alone."""
+    """Our architecture of that name, else timm's; `timm/name` and `as-is/name` ask for timm's alone."""
     if name in MODELS:
         return MODELS[name](**arguments)
-    return timm.create_model(name.removeprefix("timm/"), **arguments)
+    return timm.create_model(name.removeprefix("timm/").removeprefix(AS_IS), **arguments)

@@ -1,8 +1,10 @@
 """resize: the same model for another image size, its position embeddings resampled."""
 
+from typing import Any
+
 from torch import nn
 
-from ..core import card_of
+from ..core import card_of, classes_of, input_of
 from .build import from_card, load_weights
 
 
@@ -21,8 +23,14 @@ def resize(model: nn.Module, img_size: int | tuple[int, int]) -> nn.Module:
         raise ValueError(f"this {type(model).__name__} cannot be rebuilt from a name; make it with lf.create")
     size = img_size if isinstance(img_size, int) else list(img_size)
     head = {"num_classes": model.num_classes} if hasattr(model, "num_classes") else {}
-    new = from_card(card.replace(arguments={**card.arguments, **head, "img_size": size}))
+    arguments = {**card.arguments, **head, "img_size": size}
+    new = from_card(card.replace(arguments=arguments, classes=classes_of(model), input=_view(model)))
     new = new.to(device=weight.device, dtype=weight.dtype)
     source = f"the model resized to {img_size}"
     load_weights(new, dict(model.state_dict()), source=source, resample_positions=True)
     return new.train(model.training)
+
+
+def _view(model: nn.Module) -> dict[str, Any]:
+    """Normalisation and crop of a model, which stay as they are at another size."""
+    return {name: value for name, value in input_of(model).items() if name != "input_size"}

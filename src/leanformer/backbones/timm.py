@@ -38,16 +38,16 @@ class TrackGrid:
 
     def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if output.ndim == 4:  # (B, H, W, C) with a dynamic image size
-            self.grid.size = (output.shape[1], output.shape[2])
+            self.grid.see((output.shape[1], output.shape[2]))
         else:
-            self.grid.size = tuple(module.grid_size)  # type: ignore[arg-type]
+            self.grid.see(tuple(module.grid_size))  # type: ignore[arg-type]
 
 
 class TrackMap(TrackGrid):
     """The same for an output that is a map (B, C, H, W)."""
 
     def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        self.grid.size = (output.shape[2], output.shape[3])
+        self.grid.see((output.shape[2], output.shape[3]))
 
 
 def _vit(block: vision_transformer.Block, **place: Any) -> Block:
@@ -132,6 +132,15 @@ def adopt(model: nn.Module, name: str | None = None, arguments: dict[str, Any] |
     if name is None:
         name, arguments = guess(model)
     return set_card(new, Card(backbone=name, arguments=dict(arguments or {})))
+
+
+def understood(model: nn.Module) -> bool:
+    """Whether `adopt` can turn the model's blocks into ours."""
+    try:
+        _refuse_unknown(model)
+    except ValueError:
+        return False
+    return True
 
 
 def _replace_blocks(model: nn.Module) -> None:

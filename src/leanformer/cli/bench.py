@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,6 @@ from .checks import DTYPES, at_least, one_of, open_device, output_files
 from .common import Against, Apply, Models, Set, side_by_side
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..measure.bench import Comparison
 
 MODES = ("eager", "compiled", "optimised", "graph")
@@ -59,20 +56,20 @@ def bench(
         compare_with: The result of an earlier run of the same; say which figures differ by more than both spreads.
         output: Write the result as JSON, for example results/bench.json.
     """
+    from ..export import runtime_opener
     from ..measure.bench import compare
     from ..measure.console import console
-    from ..measure.timing import share_kernels
+    from ..measure.timing import shared_kernels
     from ..speed import optimize
 
     at_least(1, batches=batches, repeats=repeats)
     one_of(DTYPES, dtypes=dtypes)
     one_of(MODES, modes=modes)
     output_files(output)
-    share_kernels()
     place = open_device(device or ("cpu" if runtime else None))
     before = None if compare_with is None else _earlier(compare_with)
-    with tempfile.TemporaryDirectory() as folder:
-        others = {name: opener(name, Path(folder), fused) for name in runtime}
+    with tempfile.TemporaryDirectory() as folder, shared_kernels():
+        others = {name: runtime_opener(name, Path(folder), fused) for name in runtime}
         result = compare(
             side_by_side(models, methods, against, checkpoint, arguments, fused),
             device=place,
@@ -114,18 +111,3 @@ def _compare_with(before: list[dict[str, Any]], result: Comparison, earlier: Pat
         console().print(line, highlight=False)
     console().print(f"{len(differing) or 'no'} figures differ from {earlier} by more than both spreads")
     return 1 if differing else 0
-
-
-def opener(runtime: str, folder: Path, fused: bool) -> Callable[[nn.Module], Callable[[Any], Any]]:
-    """A function that exports a model into `folder`, compared with PyTorch as every export, and opens it."""
-    from ..export import FORMATS, RUNTIMES
-
-    one_of(RUNTIMES, runtime=(runtime,))
-    target = RUNTIMES[runtime]
-    target.require()
-
-    def opened(model: nn.Module) -> Callable[[Any], Any]:
-        path = folder / f"{len(list(folder.iterdir()))}{target.suffix}"
-        return target.open(FORMATS[target.name](model, path, fused=fused).path)
-
-    return opened

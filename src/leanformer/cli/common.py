@@ -20,7 +20,11 @@ OWN = ("name", "checkpoint")
 
 
 def open_model(
-    model: str, methods: tuple[str, ...] = (), checkpoint: Path | None = None, arguments: tuple[str, ...] = ()
+    model: str,
+    methods: tuple[str, ...] = (),
+    checkpoint: Path | None = None,
+    arguments: tuple[str, ...] = (),
+    fast: bool = False,
 ) -> nn.Module:
     """A model from a name or a leanformer checkpoint, with methods as `evit:keep_rate=0.7` applied to it.
 
@@ -29,26 +33,27 @@ def open_model(
         methods: Methods as the command line writes them; all of them are applied, in this order.
         checkpoint: Weights for a model given by name.
         arguments: Arguments for a model given by name, as name=value.
+        fast: Whether a checkpoint of an optimised model is opened in its fast form.
 
     >>> open_model("deit_tiny_patch16_224", ("evit:keep_rate=0.7",)).card.methods[0].name
     'evit'
     """
-    from ..backbones import create, load
-    from ..core import apply, parse_method
-    from ..core.files import check_file
+    from ..backbones import create
+    from ..core import apply, check_file, parse_method
+    from ..speed import load
 
     chosen = [parse_method(spec) for spec in methods]
     if Path(model).suffix == ".safetensors":
         if checkpoint is not None or arguments:
             raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
-        opened = load(model)
+        opened = load(model, fast=fast)
     else:
         if Path(model).suffix and Path(model).is_file():
             raise ValueError(f"{model} is no leanformer checkpoint; give a model's name, and this file as --checkpoint")
         if checkpoint is not None:
             check_file(checkpoint, "the checkpoint ")
         opened = create(model, checkpoint, **parse_arguments(arguments))
-    return apply(opened, *chosen)
+    return apply(opened, *chosen) if chosen else opened
 
 
 def side_by_side(
@@ -99,13 +104,10 @@ def parse_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:
     >>> parse_arguments(("img_size=384", "global_pool=avg"))
     {'img_size': 384, 'global_pool': 'avg'}
     """
-    from ..core.spec import parse_setting
+    from ..core import parse_options
 
-    found: dict[str, Any] = {}
-    for text in arguments:
-        name, value = parse_setting(text, " of --set")
-        if name in OWN or name in found:
-            why = "has its own place on the command line" if name in OWN else "is given twice"
-            raise ValueError(f"--set {text}: '{name}' {why}")
-        found[name] = value
+    found = parse_options(arguments)
+    for name in OWN:
+        if name in found:
+            raise ValueError(f"--set {name}=…: '{name}' has its own place on the command line")
     return found

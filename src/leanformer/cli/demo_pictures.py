@@ -10,7 +10,7 @@ import matplotlib
 import torch
 from torch import Tensor, nn
 
-from ..layers.tokens import kept_patches
+from ..core import kept_patches
 
 if TYPE_CHECKING:
     from .demo_work import Line

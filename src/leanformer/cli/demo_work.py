@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..backbones import create
 from ..core import apply, calibrate, fuse, input_of, method_from, save, with_options
-from ..data.augment import evaluation_view
+from ..data.view import EvaluationView
 from ..measure import compare
 from ..measure.console import as_text, console
 from ..papers.recipes import plain
@@ -118,10 +118,7 @@ def small_vit() -> nn.Module:
 
 def view(model: nn.Module, images: Tensor) -> Tensor:
     """Images as the model sees them in evaluation."""
-    config = input_of(model)
-    return evaluation_view(
-        images, config["input_size"][1:], config["crop_pct"], config["interpolation"], config["mean"], config["std"]
-    )
+    return EvaluationView(input_of(model))(images)
 
 
 def _recipe(epochs: int, rate: float) -> Recipe:

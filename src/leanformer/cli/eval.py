@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -24,12 +25,12 @@ def eval_(
     arguments: Set = (),
     split: str = "val",
     crop: float | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     device: str | None = None,
     precision: Literal["no", "bf16", "fp16"] = "no",
     compile: bool = False,
     fp8: bool = False,
-    workers: int = 4,
+    workers: int | None = None,
     confusions: int = 10,
     per_class: bool = False,
     output: Path | None = None,
@@ -47,13 +48,13 @@ def eval_(
         split: Which part of the data.
         crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already. By
             default what the model's card states.
-        batch_size: Images at a time.
+        batch_size: Images at a time; by default 8 on a CPU and else 256.
         device: cpu, cuda, …; the fastest there is by default.
         precision: Autocast to bf16 or fp16.
         compile: Compile the model first.
         fp8: The same model with its linear layers as fp8 products as well; where the device has no fp8 units, the same
             rounded numbers are multiplied in float32.
-        workers: Processes that read image files.
+        workers: Processes that read image files; by default as many as there are cores.
         confusions: How many pairs of confused classes to show.
         per_class: Show all classes, the worst first.
         output: A JSON file for the figures.
@@ -74,7 +75,7 @@ def eval_(
                        compile=compile, workers=workers, crop=crop)
         for form, each in forms.items()
     }  # fmt: skip
-    result, out = results[""], console()
+    result, out = _named(results[""], opened), console()
     out.print(_summary(model, data, results))
     if confusions:
         out.print(_confusions(result, confusions))
@@ -86,6 +87,15 @@ def eval_(
         about = {"data": Path(data).name, "images": result.images, "damaged": result.damaged, "methods": list(methods)}
         about |= result.summary() | ({} if crop is None else {"crop": crop})
         write_result(record("eval", rows, where, **about), output)
+
+
+def _named(result: Evaluation, model: nn.Module) -> Evaluation:
+    """The evaluation with classes as words: the data set's names, else those on the model's card, else ImageNet's."""
+    from ..core import classes_of
+    from ..visualise.names import class_names_of
+
+    classes, total = result.classes or classes_of(model), getattr(model, "num_classes", 0)
+    return dataclasses.replace(result, classes=class_names_of(len(classes) if classes else total, classes))
 
 
 def _in_fp8(model: nn.Module) -> nn.Module:

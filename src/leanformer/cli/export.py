@@ -53,6 +53,7 @@ def export(
         repeats: How often each file is timed, in turn with the others.
         result: Write the table as JSON, for example results/export.json.
     """
+    from ..data.samples import sample_images
     from . import export_files as files
     from .export_report import report
 
@@ -69,7 +70,7 @@ def export(
     for name, path in paths.items():
         written.add(name, path)
         if int8:
-            images = None if calibration is None else files.ranges(calibration, opened, calibration_images)
+            images = None if calibration is None else sample_images(opened, calibration, calibration_images)
             written.add_int8(path, name, int8, images)
     if preprocess is None:
         written.measure(repeats)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from ..core import card_of, fuse, input_of
-from ..data.sources import Data, check_fit, open_data
+from ..data.samples import sample_images
+from ..data.sources import Data, check_fit, check_labelled, open_data
 from ..export import FORMATS, TARGETS, Run, open_file, quantise
 from ..export.target import file_size
-from .export_report import Row, add_accuracy, add_speed, some_images
+from .export_report import Row, add_accuracy, add_speed
 
 COMPARED = 8
 """Real images in the comparison of every file."""
@@ -23,7 +24,7 @@ class Files:
 
     def __init__(self, model: nn.Module, labelled: Data | None, options: dict[str, Any]):
         self.model, self.labelled, self.options = model, labelled, options
-        self.few = None if labelled is None else some_images(labelled, input_of(model), COMPARED)
+        self.few = None if labelled is None else sample_images(model, labelled, COMPARED)
         self.rows = [Row("pytorch")]
         self.runs: dict[str, Run] = {"pytorch": in_pytorch(model, options["fused"])}
 
@@ -74,13 +75,9 @@ def open_labelled(model: nn.Module, data: str | None, split: str) -> Data | None
     if data is None:
         return None
     labelled = open_data(data, split)
+    check_labelled(labelled)
     check_fit(model, labelled)
     return labelled
-
-
-def ranges(calibration: str, model: nn.Module, count: int) -> Tensor:
-    """Images from which static int8 learns the ranges of values: (n, C, H, W)."""
-    return some_images(open_data(calibration, "train"), input_of(model), count)
 
 
 def path_of(output: Path, name: str, several: bool) -> Path:

@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from timm.data import create_transform
 from torch import Tensor, nn
 
-from ..data.augment import evaluation_view
-from ..data.sources import Arrays, Data, Files
+from ..data.sources import Data
 from ..export import Run
 from ..measure import record, write_result
 from ..measure.console import console
@@ -49,21 +47,6 @@ class Runner(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.run(images)
-
-
-def some_images(data: Data, config: dict[str, Any], count: int) -> Tensor:
-    """`count` images spread over a data set, as the model takes them: (n, C, H, W)."""
-    chosen = torch.linspace(0, len(data) - 1, min(count, len(data))).long().tolist()
-    if isinstance(data, Arrays):
-        size, mean, std = tuple(config["input_size"][1:]), tuple(config["mean"]), tuple(config["std"])
-        return evaluation_view(data.images[chosen], size, config["crop_pct"], config["interpolation"], mean, std)
-    if not isinstance(data, Files):
-        raise ValueError(f"{data.name} is a stream; give a folder of images or pack:PATH")
-    transform: Any = create_transform(
-        config["input_size"], is_training=False, interpolation=config["interpolation"], mean=config["mean"],
-        std=config["std"], crop_pct=config["crop_pct"],
-    )  # fmt: skip
-    return torch.stack([transform(data.picture(index)[0]) for index in chosen])
 
 
 def add_accuracy(rows: list[Row], runs: dict[str, Run], data: Data, config: dict[str, Any]) -> None:

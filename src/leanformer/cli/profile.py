@@ -44,8 +44,8 @@ def profile(
         output: Write the result as JSON, for example results/profile.json.
         figure: Draw stacked bars as PNG or SVG.
     """
+    from ..measure import profile as measure
     from ..measure.console import console
-    from ..measure.profile import profile as measure
     from ..visualise import latency_breakdown
 
     at_least(1, batch=batch, repeats=repeats)

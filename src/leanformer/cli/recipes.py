@@ -35,7 +35,7 @@ def recipes(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     table = Table(*columns, title=f"{len(found)} published recipes, and finetune", title_justify="left")
     for p in found:
         table.add_row(
-            p.name, p.model, " + ".join(p.methods), p.teacher, str(p.recipe.epochs), str(p.recipe.batch_size),
+            p.name, p.model, " + ".join(p.method_texts()), p.teacher, str(p.recipe.epochs), str(p.recipe.batch_size),
             f"{p.recipe.learning_rate:g}", p.top1,
         )  # fmt: skip
     console().print(table)

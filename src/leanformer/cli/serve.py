@@ -30,8 +30,10 @@ def serve(
     max_wait: float = 5.0,
     max_body: int = Limits.body,
     max_pixels: int = Limits.pixels,
+    max_request_pixels: int = Limits.request_pixels,
     max_images: int = Limits.images,
     max_queue: int = Limits.queue,
+    max_connections: int = Limits.connections,
     timeout: float = Limits.seconds,
 ) -> None:
     """Serve a model over HTTP: POST /classify, GET /healthz and /metrics, and a page for people at /.
@@ -47,7 +49,8 @@ def serve(
         arguments: An argument of the model as name=value; may be given several times.
         emit: Do not serve; write a model repository for NVIDIA Triton into this folder.
         name: What the model is called in answers and in the repository.
-        classes: A text file with the name of one class a line; by default ImageNet's for 1000 classes.
+        classes: A text file with the name of one class a line; by default the names on the model's card, or ImageNet's
+            for 1000 classes.
         fused: Fuse the model first.
         device: Where PyTorch computes: cpu or cuda; by default the GPU if there is one.
         host: The address to listen on; 0.0.0.0 for every one.
@@ -56,8 +59,10 @@ def serve(
         max_wait: Milliseconds that an image waits for others.
         max_body: Bytes of one request.
         max_pixels: Pixels of one image.
+        max_request_pixels: Pixels of all images of one request together.
         max_images: Images in one request.
         max_queue: Images that may wait; more are answered with 503.
+        max_connections: Connections that may be open; beyond it one that asks for nothing is closed.
         timeout: Seconds until a request is answered with 504.
     """
     from . import serve_work as work
@@ -72,7 +77,10 @@ def serve(
             how = (methods, checkpoint, arguments)
             work.emit(folder, called, model, how, classes, fused, max_batch, max_wait / 1000)
         return
-    limits = Limits(body=max_body, pixels=max_pixels, images=max_images, seconds=timeout, queue=max_queue)
+    limits = Limits(
+        body=max_body, pixels=max_pixels, request_pixels=max_request_pixels, images=max_images, seconds=timeout,
+        queue=max_queue, connections=max_connections, headers=min(Limits.headers, timeout),
+    )  # fmt: skip
     check_address(host, port)
     if Path(model).suffix == ".onnx":
         work.only_file(model, methods, checkpoint, arguments)

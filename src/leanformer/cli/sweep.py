@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +34,7 @@ def sweep(
     arguments: Set = (),
     split: str = "val",
     crop: float = 1.0,
-    batch_size: int = 50,
+    batch_size: int | None = None,
     device: str = "cpu",
     figure: Path | None = None,
     output: Path | None = None,
@@ -54,14 +53,14 @@ def sweep(
         arguments: An argument of the model as name=value; may be given several times.
         split: Which part of the data.
         crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already.
-        batch_size: Images at a time.
+        batch_size: Images at a time; by default 8 on a CPU and else 256.
         device: cpu or cuda.
         figure: A .png or .svg file for accuracy against MACs.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
     from ..core import apply, card_of, parse_method
     from ..data.sources import check_fit, open_data
-    from ..measure import record, write_result
+    from ..measure import record, rows_to_resume, write_result
     from ..measure.console import console
     from ..visualise import trade_off
 
@@ -77,7 +76,7 @@ def sweep(
     check_fit(opened, images)
     names = [method.name for method in card_of(opened).methods]
     about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
-    rows = done_rows(output, about)
+    rows = rows_to_resume(output, about)
     candidates = list(_varied(opened, vary or EVIT))
     for told, make in candidates:
         if any(told.items() <= row.items() for row in rows):
@@ -101,7 +100,7 @@ def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[tuple[dict[str,
 
 
 def measured(
-    lean: nn.Module, model: nn.Module, images: Data, crop: float, device: torch.device, batch_size: int
+    lean: nn.Module, model: nn.Module, images: Data, crop: float, device: torch.device, batch_size: int | None
 ) -> dict[str, Any]:
     """Accuracy and MACs of a lean model, its pictures cropped by `crop` and normalised as `model` wants them."""
     from ..core import input_of
@@ -111,19 +110,6 @@ def measured(
     config = {**input_of(model), "crop_pct": crop}
     found = measure(lean, images, config, device, batch_size)
     return {"top1": found.top1, "top5": found.top5, "macs": count(lean, config["input_size"]).macs}
-
-
-def done_rows(output: Path | None, about: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of an earlier, interrupted run of the same sweep; a file of another run is refused."""
-    if output is None or not output.is_file():
-        return []
-    try:
-        earlier = json.loads(output.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{output} is there already and holds no result: {error}; give another name") from error
-    if not isinstance(earlier, dict) or any(earlier.get(key) != value for key, value in about.items()):
-        raise ValueError(f"{output} holds another run's result; give another name")
-    return earlier["rows"]
 
 
 def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -24,9 +24,9 @@ def tables(
         raise ValueError(f"unknown system '{system}'; known: {', '.join(TABLES)}, all")
     wrong = []
     for name in TABLES if system == "all" else [system]:
-        table, off = render(name, TABLES[name].ROWS)
+        table, off = render(name, TABLES[name].rows)
         console().print(table)
-        console().print((TABLES[name].__doc__ or "").strip(), style="dim", highlight=False)
+        console().print(TABLES[name].counting, style="dim", highlight=False)
         wrong += off
     for line in wrong:
         print(f"off: {line}", file=sys.stderr)

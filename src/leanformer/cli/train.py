@@ -53,12 +53,14 @@ def train(
 
     Args:
         model: A model's name or a leanformer checkpoint; a published recipe brings its own.
-        data: A folder with train and val, pack:PATH, hfds/PATH or wds/PATH.
+        data: A folder with train and val, pack:PATH, hfds/PATH or wds/PATH; images:FOLDER takes all pictures below a
+            folder without labels, to be learnt from a teacher, and so does a folder without folders in it.
         output: The run folder, for logs, checkpoints and the trained model.
         recipe: A recipe as name:setting=value,setting=value; leanformer recipes lists the names.
         methods: A method as name:option=value,option=value, instead of the recipe's; may be given several times.
-        teachers: self (the model before the methods), a leanformer checkpoint, or name:weights-file; with role= before
-            it for further teachers, for example imitation=poolformer_s12:poolformer_s12.pth.
+        teachers: self (the model before the methods), a leanformer checkpoint, or name:weights-file, any of timm's;
+            with role= before it for further teachers, for example imitation=poolformer_s12:poolformer_s12.pth. A recipe
+            that learns token labels has its annotator here.
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
         classes: Give the model a head for so many classes; rows of ImageNet classes that it knows are kept.
@@ -71,7 +73,7 @@ def train(
     import torch
 
     from ..core import apply as apply_methods
-    from ..core import card_of, parse_method
+    from ..core import parse_method
     from ..papers.recipes import find, parse_recipe
     from ..train import fit
 
@@ -84,9 +86,8 @@ def train(
         raise ValueError("train needs --data and --output (or --profile), or --resume RUN")
     torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
     start = _start(model, published, checkpoint, arguments, classes, data)
-    lean = bool(card_of(start).methods)
-    specs = methods or (published.methods if published and not lean else ())
-    student = apply_methods(start, *(parse_method(spec) for spec in specs))
+    given = tuple(parse_method(spec) for spec in methods)
+    student = published.student(start, given) if published else apply_methods(start, *given)
     known = dict(_teacher(spec, start, classes, data) for spec in teachers)
     if profile is not None:
         return _profile(student, chosen, data, known, objective, settings, profile)
@@ -117,6 +118,7 @@ def _start(
     """The model before the methods, with the head asked for."""
     if model is not None:
         opened = open_model(model, (), checkpoint, arguments)
+        opened = published.sized(opened) if published and not arguments else opened
     elif published is not None:
         opened = open_model(published.model, (), checkpoint, (*published.argument_texts(), *arguments))
     else:
@@ -135,7 +137,7 @@ def _fitting(model: nn.Module, classes: int | None, data: str) -> nn.Module:
 
 def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tuple[str, nn.Module]:
     """`role=` and then self, a leanformer checkpoint, or name:weights."""
-    from ..backbones import create, load
+    from ..backbones import create_teacher, load
     from ..core import apply as apply_methods
 
     role, equals, rest = spec.partition("=")
@@ -149,7 +151,7 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
         raise ValueError(
             f"the teacher '{what}' needs weights: give name:weights-file, a leanformer checkpoint, or self"
         )
-    return role, _fitting(create(name, weights), classes, data)
+    return role, _fitting(create_teacher(name, weights), classes, data)
 
 
 def _resume(folder: Path) -> Result:

@@ -9,6 +9,7 @@ B batch, N tokens, C channels, H x W the grid of patches.
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 Layout = Literal["NLC", "NHWC", "NCHW"]
@@ -18,16 +19,42 @@ Slot = Literal["pre", "mix", "ffn"]
 class Grid:
     """Where the patches of a token sequence lie: `prefix` tokens first, then H x W patches row by row.
 
-    One object is shared by all blocks of a resolution. The backbone writes the size on every forward pass, so
-    that modules which need the plane know it for every image, square or not.
+    One object is shared by all blocks of a resolution. The backbone tells it every size of plane that it meets, and a
+    module asks for the plane of the number of patches it was given: so a pass at another size in between, in another
+    thread or before a recomputation, changes nothing for this one.
 
-    >>> Grid(prefix=1, size=(14, 14)).tokens
-    197
+    >>> grid = Grid(prefix=1, size=(14, 14))
+    >>> grid.see((6, 6))
+    >>> grid.tokens, grid.plane(196), grid.plane(36)
+    (37, (14, 14), (6, 6))
     """
 
     def __init__(self, prefix: int, size: tuple[int, int]):
         self.prefix = prefix
         self.size = size
+        self._planes = {size[0] * size[1]: size}
+
+    def see(self, size: tuple[int, int]) -> None:
+        """Learn the plane of the images that come now."""
+        if size != self.size:
+            self.size = size
+            self._planes = {**self._planes, size[0] * size[1]: size}
+
+    def plane(self, patches: int) -> tuple[int, int]:
+        """Height and width of the plane that so many patches fill.
+
+        Args:
+            patches: how many tokens there are behind the prefix.
+        """
+        if self.size[0] * self.size[1] == patches:
+            return self.size
+        if patches not in self._planes:
+            height, width = self.size
+            raise ValueError(
+                f"{patches} patch tokens do not fill the plane of {height} x {width} patches; what needs the plane "
+                "needs all patches in their places"
+            )
+        return self._planes[patches]
 
     @property
     def tokens(self) -> int:
@@ -90,6 +117,9 @@ class Branch(nn.Module):
 class Block(nn.Module):
     """A block with its slots, and what a method must know of the place: width, layout, stage, grid.
 
+    Channels beyond the block's width are what the token mixer hands on to the next block of this forward pass (how
+    many patches a merged token stands for, say); they pass by the MLP untouched.
+
     >>> import torch
     >>> block = Block(mix=Branch(nn.LayerNorm(8), nn.Identity()), ffn=Branch(nn.LayerNorm(8), nn.Linear(8, 8)), dim=8)
     >>> block(torch.zeros(2, 5, 8)).shape, block.slots
@@ -119,9 +149,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         x = self.pre(x)
-        if attn_mask is not None or is_causal:
-            return self.ffn(self.mix(x, attn_mask=attn_mask, is_causal=is_causal))
-        return self.ffn(self.mix(x))
+        masked = attn_mask is not None or is_causal
+        x = self.mix(x, attn_mask=attn_mask, is_causal=is_causal) if masked else self.mix(x)
+        if self.layout == "NLC" and x.shape[-1] > self.dim:
+            x, handed_on = x[..., : self.dim], x[..., self.dim :]
+            return torch.cat([self.ffn(x), handed_on], dim=-1)  # (B, N, dim + handed on)
+        return self.ffn(x)
 
     def set_input_size(self, *args: Any, **kwargs: Any) -> None:
         """Passed on to the token mixer: timm's hierarchical models resize their windows through the block."""

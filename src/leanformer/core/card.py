@@ -8,20 +8,22 @@ import dataclasses
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import timm.data
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
+from .checked import check_classes, check_view, one_line
 from .files import check_file
+from .inputs import image_size, input_of, pooling_of
 from .method import METHODS, Method, method_from, plain
+from .optimised import plain_of
 
 FORMAT = 1
 KEY = "leanformer"
@@ -39,6 +41,12 @@ class Card:
     """Class and config of the official model that the weights came from, for the way back."""
     global_pool: str | None = None
     """The pooling that a checkpoint was written with; None: as the arguments have it."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes in the order of the outputs, as the data set has them; None where nobody said."""
+    input: dict[str, Any] | None = None
+    """Normalisation and crop that a checkpoint was written with; None: as the backbone has them."""
+    optimised: dict[str, Any] | None = None
+    """How `lf.optimize` made the model fast: steps, graph, batch, size, dtype and device; None for a plain model."""
     claims: dict[str, str] = dataclasses.field(default_factory=dict)
     """Slot path → name of the method that holds it; follows from the methods, so it is not written to files."""
 
@@ -69,18 +77,31 @@ def set_card(model: nn.Module, card: Card) -> nn.Module:
     return model
 
 
-def input_of(model: nn.Module) -> dict[str, Any]:
-    """Input size (C, H, W), normalisation and evaluation crop of a model, as it was built.
+def set_classes(model: nn.Module, names: Sequence[str] | None) -> nn.Module:
+    """Write the names of a model's classes onto its card and return the model; None takes them off.
+
+    Args:
+        model: A leanformer model.
+        names: One name for each output, in their order; WordNet ids are shown as words.
 
     >>> import leanformer as lf
-    >>> input_of(lf.create("deit_tiny_patch16_224", img_size=160))["input_size"]
-    (3, 160, 160)
+    >>> classes_of(set_classes(lf.create("deit_tiny_patch16_224", depth=1, num_classes=2), ["cat", "dog"]))
+    ('cat', 'dog')
     """
-    config = timm.data.resolve_data_config(model=model)
-    size = _image_size(model)
-    chans = getattr(model, "in_chans", config["input_size"][0])
-    grid = (size, size) if isinstance(size, int) else tuple(size or config["input_size"][1:])
-    return {**config, "input_size": (chans, *grid)}
+    names = check_classes(names, getattr(model, "num_classes", None))
+    return set_card(model, card_of(model).replace(classes=names))
+
+
+def classes_of(model: nn.Module) -> tuple[str, ...] | None:
+    """The names of a model's classes, where it has a card with one for each of its outputs; else None.
+
+    >>> import leanformer as lf
+    >>> classes_of(lf.create("deit_tiny_patch16_224", depth=1)) is None
+    True
+    """
+    card = getattr(model, "card", None)
+    names = card.classes if isinstance(card, Card) else None
+    return names if names is not None and len(names) == getattr(model, "num_classes", len(names)) else None
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
@@ -89,17 +110,37 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     >>> import leanformer as lf
     >>> lf.save(lf.create("deit_tiny_patch16_224", depth=1), "lean.safetensors")  # doctest: +SKIP
     """
+    card = _text(model)
+    tensors = {key: value.detach().contiguous().cpu() for key, value in plain_of(model).state_dict().items()}
+    if len({value.untyped_storage().data_ptr() for value in tensors.values()}) < len(tensors):
+        # a parameter that stands at two places is written twice, and loaded into both
+        tensors = {key: value.clone() for key, value in tensors.items()}
+    _check_rebuilds(model, card, tensors)
+    return write_atomically(path, lambda temporary: save_file(tensors, temporary, {KEY: card, "format": "pt"}))
+
+
+CHECKS: list[Callable[[Card, dict[str, Tensor], str], None]] = []
+"""Asked by `save` whether a card describes these tensors, before anything is written; backbones know how."""
+
+
+def _check_rebuilds(model: nn.Module, card: str, tensors: dict[str, Tensor]) -> None:
+    """Refuse to write what `load` would refuse to read."""
     try:
-        card = json.dumps(card_json(model))
+        for check in CHECKS:
+            check(_from_json(json.loads(card)), tensors, "its file")
+    except ValueError as error:
+        raise ValueError(
+            f"this {type(model).__name__} was changed since it was made, and lf.load could not make it again: {error}"
+        ) from error
+
+
+def _text(model: nn.Module) -> str:
+    try:
+        return json.dumps(card_json(model))
     except TypeError as error:
         raise ValueError(
             f"{card_of(model)} cannot be written as JSON, so the model cannot be saved: {error}"
         ) from error
-    tensors = {key: value.detach().contiguous().cpu() for key, value in model.state_dict().items()}
-    if len({value.untyped_storage().data_ptr() for value in tensors.values()}) < len(tensors):
-        # a parameter that stands at two places is written twice, and loaded into both
-        tensors = {key: value.clone() for key, value in tensors.items()}
-    return write_atomically(path, lambda temporary: save_file(tensors, temporary, {KEY: card, "format": "pt"}))
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> Path:
@@ -140,15 +181,15 @@ def read(path: str | os.PathLike[str]) -> tuple[Card, dict[str, Tensor]]:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+        raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
     if KEY not in metadata:
         raise ValueError(
             f"{path} has weights but no leanformer card; give them to lf.create(name, checkpoint='{path}') instead"
         )
     try:
         return _from_json(json.loads(metadata[KEY])), tensors
-    except (json.JSONDecodeError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the card in {path} is damaged: {type(error).__name__} {error}") from error
+    except (json.JSONDecodeError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"the card in {path} is damaged: {type(error).__name__} {one_line(error)}") from error
 
 
 def has_card(path: str | os.PathLike[str]) -> bool:
@@ -158,9 +199,9 @@ def has_card(path: str | os.PathLike[str]) -> bool:
     False
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(check_file(path), framework="pt") as file:
             return KEY in (file.metadata() or {})
-    except (SafetensorError, OSError):
+    except (SafetensorError, OSError, ValueError):
         return False
 
 
@@ -171,7 +212,7 @@ def card_json(model: nn.Module) -> dict[str, Any]:
     >>> card_json(lf.create("deit_tiny_patch16_224"))["num_classes"]
     1000
     """
-    card, data = card_of(model), input_of(model)
+    card, data, model = card_of(model), input_of(model), plain_of(model)
     if not card.backbone:
         raise ValueError(
             f"this {type(model).__name__} cannot be rebuilt from a name, so it cannot be saved; "
@@ -184,7 +225,9 @@ def card_json(model: nn.Module) -> dict[str, Any]:
         "methods": [{"name": m.name, "version": m.version, "options": m.fields()} for m in card.methods],
         "fused": card.fused,
         "official": card.official,
+        "optimised": card.optimised,
         "num_classes": getattr(model, "num_classes", None),
+        "classes": plain(classes_of(model)),
         "global_pool": pooling_of(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "input": {key: plain(value) for key, value in data.items()},
@@ -196,7 +239,7 @@ def _changed(model: nn.Module, card: Card) -> dict[str, Any]:
     """The arguments that make the model as it is now: it may have got another head or input size since it was made."""
     changed: dict[str, Any] = {"num_classes": model.num_classes} if hasattr(model, "num_classes") else {}
     made = card.arguments.get("img_size") or getattr(model, "pretrained_cfg", {}).get("input_size", (0, 0, 0))[1:]
-    now = _image_size(model)
+    now = image_size(model)
     if now is not None and to_2tuple(now) != to_2tuple(made):
         if not hasattr(model, "pos_embed"):  # other windows, which the size alone does not tell
             raise ValueError(
@@ -207,27 +250,13 @@ def _changed(model: nn.Module, card: Card) -> dict[str, Any]:
     return changed
 
 
-def _image_size(model: nn.Module) -> int | tuple[int, int] | None:
-    """What the patch embedding was built for, wherever the family keeps it."""
-    places = (getattr(model, "patch_embed", None), getattr(model, "stem", None), model)
-    return next((place.img_size for place in places if getattr(place, "img_size", None)), None)  # type: ignore[union-attr]
-
-
-def pooling_of(model: nn.Module) -> str | None:
-    """The name of the pooling before the classifier, where timm's `reset_classifier` can change it.
-
-    >>> import leanformer as lf
-    >>> pooling_of(lf.create("deit_tiny_patch16_224"))
-    'token'
-    """
-    inner = getattr(getattr(model, "head", None), "global_pool", None)
-    return getattr(inner, "pool_type", None) or getattr(model, "global_pool", None)
-
-
 def _from_json(data: dict[str, Any]) -> Card:
     kinds = {"format": int, "backbone": str, "arguments": dict, "methods": list, "fused": bool}
     for field, kind in kinds.items():
         if not isinstance(data[field], kind):
+            raise TypeError(f"'{field}' is {data[field]!r}, not of type {kind.__name__}")
+    for field, kind in {"official": dict, "global_pool": str}.items():
+        if not isinstance(data.get(field), kind | None):
             raise TypeError(f"'{field}' is {data[field]!r}, not of type {kind.__name__}")
     if data["format"] > FORMAT:
         raise ValueError(f"the card is of format {data['format']}, this leanformer reads up to {FORMAT}: update it")
@@ -244,7 +273,16 @@ def _from_json(data: dict[str, Any]) -> Card:
         fused=bool(data["fused"]),
         official=data.get("official"),
         global_pool=data.get("global_pool"),
+        classes=check_classes(data.get("classes"), data["arguments"].get("num_classes")),
+        input=check_view(data["input"]) if data.get("input") is not None else None,
+        optimised=_dict_or_none(data.get("optimised")),
     )
+
+
+def _dict_or_none(value: Any) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"'optimised' is {value!r}, not of type dict")
+    return value
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import UnionType
 from typing import (
     Any,
@@ -26,9 +26,10 @@ from torch import nn
 from ..lazy import METHODS as register
 from ..lazy import Register
 from .block import Block, Slot, blocks_of
+from .choices import Choices, Part
 from .objective import Objective
-from .rewrite import Rewrite
-from .spec import parse_spec
+from .rewrite import LocalRewrite
+from .spec import parse_setting, parse_spec
 
 Build = Callable[[nn.Module], nn.Module]
 METHODS: Register[type["Method"]] = register
@@ -56,6 +57,8 @@ class Method:
     version: ClassVar[int] = 1
     runtime: ClassVar[frozenset[str]] = frozenset()
     """Fields that `with_options` may change on a trained model, because no weight depends on them."""
+    acts_on: ClassVar[Part | None] = None
+    """What the method makes cheaper, for a search; None where it offers no choices."""
 
     def __init_subclass__(cls, name: str, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -79,9 +82,37 @@ class Method:
         return None
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         """Fast forms of the method's own modules after fuse; `lf.optimize` tries them on every model."""
         return ()
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        """What a search may try on this model; None where the method does not serve it, or offers nothing.
+
+        Args:
+            model: an adopted backbone without methods.
+        """
+        return None
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> Self:
+        """The method that acts with these shares in these blocks: see `Choices`.
+
+        Args:
+            shares: block, counted from 0, → share above 0.
+        """
+        raise NotImplementedError(f"{cls.__name__} offers no choices")
+
+    @classmethod
+    def tokens_left(cls, share: float, tokens: int) -> int:
+        """How many patch tokens leave a block in which this share of `tokens` goes.
+
+        Args:
+            share: of the patch tokens that come in, 0 to the most of the method's `Choices`.
+            tokens: patch tokens that come in.
+        """
+        return tokens
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other options; an unknown one is refused."""
@@ -120,6 +151,27 @@ def parse_method(spec: str) -> Method:
     (3, 6, 9)
     """
     return method_from(*parse_spec(spec))
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options written as name=value, as a dict; a value that is no Python literal is a text.
+
+    Args:
+        texts: one option each.
+
+    Raises:
+        ValueError: for a text without an equals sign.
+
+    >>> parse_options(["img_size=384", "global_pool=avg"])
+    {'img_size': 384, 'global_pool': 'avg'}
+    """
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, value = parse_setting(text)
+        if name in options:
+            raise ValueError(f"'{name}' is given twice")
+        options[name] = value
+    return options
 
 
 def select(

@@ -43,6 +43,18 @@ class Objective(nn.Module):
     def meet(self, teachers: dict[str, nn.Module]) -> None:
         """Told once, before training, which teachers there are, for an objective that makes do with fewer."""
 
+    def needs_labels(self) -> bool:
+        """Whether the loss reads `step.targets`; one that does not can be trained on images without labels."""
+        return True
+
+    def teacher_form(self, name: str, teacher: nn.Module) -> nn.Module:
+        """The teacher called `name` in the form whose answers the objective reads; by default as it is."""
+        return teacher
+
+    def data_form(self, data: Any, seed: int) -> Any:
+        """The training images with the targets that the objective reads; by default as they are."""
+        return data
+
     def student_taps(self) -> frozenset[str]:
         """Paths of the student's modules whose outputs the objective reads."""
         return frozenset()
@@ -67,6 +79,19 @@ class Sum(Objective):
         super().__init__()
         flat = [inner for part in parts for inner in (part.parts if isinstance(part, Sum) else [part])]
         self.parts = nn.ModuleList(flat)
+
+    def needs_labels(self) -> bool:
+        return any(part.needs_labels() for part in self._objectives())
+
+    def teacher_form(self, name: str, teacher: nn.Module) -> nn.Module:
+        for part in self._objectives():
+            teacher = part.teacher_form(name, teacher)
+        return teacher
+
+    def data_form(self, data: Any, seed: int) -> Any:
+        for part in self._objectives():
+            data = part.data_form(data, seed)
+        return data
 
     def student_taps(self) -> frozenset[str]:
         return frozenset().union(*(part.student_taps() for part in self._objectives()))

@@ -11,8 +11,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .block import blocks_of
-from .card import card_of, input_of, set_card
+from .card import card_of, set_card
+from .inputs import input_of
 from .method import Build, Fusible, Method
+from .optimised import plain_of
+from .reduce import LeavesGrid, NeedsGrid
 
 FUSE_TOLERANCE = 1e-9
 
@@ -86,6 +89,7 @@ def with_options(model: nn.Module, **options: Any) -> nn.Module:
     >>> faster.head.weight is lean.head.weight
     True
     """
+    model = plain_of(model)
     card = card_of(model)
     new = share(model)
     left = dict(options)
@@ -140,14 +144,13 @@ def _swap(model: nn.Module, plan: dict[str, Build], seed: int) -> None:
 def _check_tokens(model: nn.Module) -> None:
     """Refuse a module that depends on the tokens' places behind one that moved them.
 
-    A module says in `needs_grid` what it depends on: True for the plane of patches, a name for an arrangement of fewer
-    tokens. One that changes the tokens says in `leaves_grid` what it leaves: True for none, or such a name.
+    What a module needs and what it leaves are declared by `NeedsGrid` and `Reducer`.
     """
     there: bool | str = True
     reducer = None
     for path, module in model.named_modules():  # in the order in which they run
         inside = reducer is not None and path.startswith(f"{reducer}.")
-        needed = getattr(module, "needs_grid", False)
+        needed = module.needs_grid if isinstance(module, NeedsGrid) else False
         if reducer is not None and not inside and needed and needed != there:
             raise ValueError(
                 f"{path} ({type(module).__name__}) needs the grid of patches"
@@ -155,7 +158,7 @@ def _check_tokens(model: nn.Module) -> None:
                 f"({type(model.get_submodule(reducer)).__name__}) leaves before it; "
                 "put it into earlier blocks, or choose options that do without the grid"
             )
-        left = getattr(module, "leaves_grid", False)
+        left = module.leaves_grid if isinstance(module, LeavesGrid) else False
         if not inside and left:
             there, reducer = (left if isinstance(left, str) else False), path
 

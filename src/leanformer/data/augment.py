@@ -192,21 +192,3 @@ def resized(
     x = crop_resize(normalise(images, mean, std), box, size, _kernel(interpolation), flip)
     black, white = (tuple((level - m) / s for m, s in zip(mean, std)) for level in (0.0, 1.0))
     return x.clamp_(constant(black, x.device), constant(white, x.device))
-
-
-def evaluation_view(
-    images: Tensor, size: tuple[int, int], crop_pct: float, interpolation: str, mean: tuple, std: tuple
-) -> Tensor:
-    """Resize the shorter side to size / crop_pct, cut out the middle, normalise: uint8 (B, C, H, W) → (B, C, S, S).
-
-    The resized image and its middle are rounded to whole pixels as timm's transforms round them.
-    """
-    height, width = images.shape[2:]
-    short = max(int(side / crop_pct) for side in size)
-    full = [int(short * side / min(height, width)) for side in (height, width)]
-    first = [round((whole - side) / 2) for whole, side in zip(full, size)]
-    scale = [height / full[0], width / full[1]]
-    box = torch.tensor(
-        [first[0] * scale[0], first[1] * scale[1], size[0] * scale[0], size[1] * scale[1]], device=images.device
-    )
-    return resized(images.float() / 255, box.expand(len(images), 4), size, interpolation, mean, std)

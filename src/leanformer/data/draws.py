@@ -5,6 +5,7 @@ A counter is scrambled by the finaliser of splitmix64; there is no generator who
 
 import hashlib
 import random
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,6 +73,25 @@ def set_rng_state(state: dict) -> None:
     torch.set_rng_state(state["torch"].cpu())
     if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
         torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda"]])
+
+
+def host_state() -> tuple[Any, ...]:
+    """The states of the generators that pictures are augmented with: Python's, numpy's and torch's on the host."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def set_host_state(state: tuple[Any, ...]) -> None:
+    """Put the generators back to where `host_state` found them.
+
+    >>> state = host_state()
+    >>> first = random.random()
+    >>> set_host_state(state)
+    >>> random.random() == first
+    True
+    """
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
 
 
 def _signed(value: int) -> int:

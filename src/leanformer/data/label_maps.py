@@ -28,6 +28,7 @@ from torchvision.transforms import functional as pixels
 
 from ..core import input_of, write_atomically
 from .draws import key_of, seed_all
+from .pictures import PictureAugment
 from .sources import Stream, open_data
 
 EXACT = 2**24
@@ -200,7 +201,7 @@ class TokenLabelled(Dataset):
 
     @transform.setter
     def transform(self, transform: Any) -> None:
-        for step in _steps(transform):
+        for step in (step for each in _pipelines(transform) for step in _steps(each)):
             name = type(step).__name__
             if any(word in name for word in MOVING) and not name.startswith(KNOWN):
                 raise ValueError(f"{name} moves the image by an amount that label maps cannot follow; leave it out")
@@ -217,27 +218,39 @@ class TokenLabelled(Dataset):
         self.process = torch.distributed.get_rank() if here else 0
         self.processes = torch.distributed.get_world_size() if here else 1
 
-    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, position: int) -> tuple[Any, Tensor]:
         position = (position * self.processes + self.process) % len(self)
         index = int(self.order[position])
         seed_all(self.seed, "image", self.epoch, position)
-        picture: Any
         picture, label = self.pictures[index]
-        width, height = picture.size
-        box, flip = (0, 0, height, width), False
-        for step in _steps(self.transform):
-            if type(step).__name__.startswith("RandomResizedCrop"):
-                box = step.get_params(picture, list(step.scale), list(step.ratio))
-                picture = _resized_crop(picture, box, step)
-            elif type(step).__name__ == "RandomHorizontalFlip":
-                flip = float(torch.rand(())) < step.p
-                picture = pixels.hflip(picture) if flip else picture
-            else:
-                picture = step(picture)
-        top, left, tall, wide = box
-        place = [label, index, top / height, left / width, tall / height, wide / width, float(flip)]
-        image = picture if isinstance(picture, Tensor) else pixels.to_tensor(picture)
-        return image, torch.tensor(place, dtype=torch.float32)  # (3, H, W), (7,)
+        places: list[list[float]] = []  # the same for every size
+
+        def cut(steps: Any) -> Tensor:
+            image, place = _cut(picture, steps)
+            places.append(place)
+            return image
+
+        transform = self.transform
+        image = transform.views(cut, picture) if isinstance(transform, PictureAugment) else cut(transform)
+        return image, torch.tensor([label, index, *places[0]], dtype=torch.float32)  # (3, H, W), (7,)
+
+
+def _cut(picture: Any, transform: Any) -> tuple[Tensor, list[float]]:
+    """A picture through the steps of a transform, and what was cut out of it: top, left, height, width, flip."""
+    width, height = picture.size
+    box, flip = (0, 0, height, width), False
+    for step in _steps(transform):
+        if type(step).__name__.startswith("RandomResizedCrop"):
+            box = step.get_params(picture, list(step.scale), list(step.ratio))
+            picture = _resized_crop(picture, box, step)
+        elif type(step).__name__ == "RandomHorizontalFlip":
+            flip = float(torch.rand(())) < step.p
+            picture = pixels.hflip(picture) if flip else picture
+        else:
+            picture = step(picture)
+    top, left, tall, wide = box
+    image = picture if isinstance(picture, Tensor) else pixels.to_tensor(picture)
+    return image, [top / height, left / width, tall / height, wide / width, float(flip)]
 
 
 def with_places(source: Any, seed: int = 0) -> Stream:
@@ -247,9 +260,15 @@ def with_places(source: Any, seed: int = 0) -> Stream:
     4
     """
     data = open_data(source, "train", seed)
+    if isinstance(data, Stream) and isinstance(data.dataset, TokenLabelled):
+        return data
     if isinstance(data, Stream):
         raise ValueError(f"{data.name} comes in an order of its own, so label maps cannot be found by number")
     return Stream(TokenLabelled(data, seed=seed), data.classes, name=f"{data.name} with places")
+
+
+def _pipelines(transform: Any) -> list[Any]:
+    return transform.pipelines if isinstance(transform, PictureAugment) else [transform]
 
 
 def _steps(transform: Any) -> list[Any]:

@@ -3,22 +3,45 @@
     order of epoch e = permutation from (seed, e), each index repeated       update u of e takes its B rows from it
     process p of P takes every P-th row, micro-batch m its part of those
 
+Models of other input sizes (teachers) get the same view of each image, made at their size from the original pixels.
 Nothing here keeps a state that would have to be saved.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from timm.data import create_transform
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from .augment import Augment
-from .draws import key_of, seed_all
+from .draws import host_state, key_of, seed_all, set_host_state
 from .options import Augmentation
+from .pictures import AugmentationError, PictureAugment, Size
 from .sources import UNREADABLE, Arrays, Data, Files, Stream
+
+MOST_WORKERS = 16
+"""Processes that read images, by default, however many cores there are."""
+REPLACEMENTS = 100
+"""Images tried in the place of one that cannot be read."""
+
+
+def worker_count(workers: int | None) -> int:
+    """Processes that read images: so many as asked for, by default one for each core that this process may use.
+
+    Args:
+        workers: How many; None for the default. 0 reads in the process itself.
+
+    >>> worker_count(3), worker_count(None) >= 1
+    (3, True)
+    """
+    if workers is not None:
+        return workers
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    together = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # processes of one run on this machine share its cores
+    return max(1, min(MOST_WORKERS, cores // together))
 
 
 @dataclass(frozen=True)
@@ -66,7 +89,10 @@ class Batch:
 
     images: Tensor
     labels: Tensor
+    """Class indices, -1 for images without labels; after mixing, what the objective compares with."""
     damaged: tuple[str, ...] = ()
+    views: dict[Size, Tensor] = field(default_factory=dict)
+    """The same images in other sizes, for teachers, by (height, width)."""
 
 
 def training_batches(
@@ -77,20 +103,32 @@ def training_batches(
     device: torch.device,
     start: int,
     stop: int,
-    workers: int,
+    workers: int | None,
     quick: bool = False,
+    sizes: Sequence[Size] = (),
 ) -> Iterator[Batch]:
-    """The micro-batches of updates `start` to `stop`, in order; `quick` compiles what is done to images on the device.
+    """The micro-batches of updates `start` to `stop`, in order.
 
-    Compiled, the hundred small steps of an augmentation are a few kernels; RandAugment's choices stay as they are.
+    Args:
+        data: Where the images come from.
+        plan: How they are cut into batches.
+        recipe: How they are augmented.
+        config: What `core.input_of` gives of the model that is trained.
+        device: Where batches are wanted.
+        start: The first update.
+        stop: The update after the last one.
+        workers: Processes that read files; None: as many as there are cores.
+        quick: Compile what is done to images on the device: the hundred small steps of an augmentation become a few
+            kernels. RandAugment's choices stay as they are.
+        sizes: Further sizes (height, width) that the same views are wanted in.
     """
     if isinstance(data, Arrays):
         augment = augment_of(recipe, config, half=quick and recipe.auto_augment is None)
-        return _from_arrays(data.to(device), plan, augment, start, stop)
-    transform = _transform(recipe, config)
-    if isinstance(data, Files):
-        return _from_files(data, plan, transform, device, start, stop, workers)
-    return _from_stream(data, plan, transform, device, start, stop, workers)
+        return _from_arrays(data.to(device), plan, [augment, *(replace(augment, size=s) for s in sizes)], start, stop)
+    augment = PictureAugment(recipe, config, sizes)
+    read = _from_files if isinstance(data, Files) else _from_stream
+    batches = read(data, plan, augment, device, start, stop, worker_count(workers))  # type: ignore[arg-type]
+    return _with_views(batches, sizes)
 
 
 def augment_of(recipe: Augmentation, config: dict[str, Any], half: bool = False) -> Augment:
@@ -98,8 +136,11 @@ def augment_of(recipe: Augmentation, config: dict[str, Any], half: bool = False)
     return Augment(recipe, tuple(config["input_size"][1:]), tuple(config["mean"]), tuple(config["std"]), half)
 
 
-def _from_arrays(data: Arrays, plan: Plan, augment: Augment, start: int, stop: int) -> Iterator[Batch]:
-    view = torch.compile(augment.__call__, dynamic=False) if augment.half else augment
+def _from_arrays(data: Arrays, plan: Plan, augments: list[Augment], start: int, stop: int) -> Iterator[Batch]:
+    """Batches augmented on the device; every size from the same pixels and the same draws."""
+    half = augments[0].half
+    first, *more = [torch.compile(each.__call__, dynamic=False) if half else each for each in augments]
+    sizes = [each.size for each in augments[1:]]
     epoch, order = -1, torch.empty(0)
     key: int | Tensor = 0
     for update in range(start, stop):
@@ -107,50 +148,42 @@ def _from_arrays(data: Arrays, plan: Plan, augment: Augment, start: int, stop: i
             epoch = update // plan.updates_per_epoch
             order = plan.order(epoch).to(data.images.device)  # (n,)
             key = key_of(plan.seed, "augment", epoch)
-            if augment.half:
+            if half:
                 key = torch.tensor(key, device=order.device)  # as a number it would be compiled in
         for rows in plan.rows(update):
             positions = torch.arange(rows.start, rows.stop, rows.step, device=order.device)  # (b,)
             indices = order[positions]
-            yield Batch(view(data.images[indices], positions, key), data.labels[indices])
-
-
-def _transform(recipe: Augmentation, config: dict[str, Any]) -> Any:
-    return create_transform(
-        input_size=config["input_size"],
-        is_training=True,
-        scale=recipe.crop_scale,
-        ratio=recipe.crop_ratio,
-        hflip=recipe.flip,
-        color_jitter=recipe.color_jitter or None,  # type: ignore[arg-type]
-        auto_augment=recipe.auto_augment,
-        interpolation=recipe.interpolation,
-        mean=config["mean"],
-        std=config["std"],
-        re_prob=recipe.erasing,
-        re_mode="pixel",
-        normalize=True,
-    )
+            pixels = data.images[indices]
+            images = first(pixels, positions, key)  # before the views, so that it does not depend on them
+            views = {size: view(pixels, positions, key) for size, view in zip(sizes, more)}
+            yield Batch(images, data.labels[indices], views=views)
 
 
 class _Seeded(Dataset):
-    """Images augmented from (seed, epoch, position) alone, whichever worker does it; unreadable ones replaced."""
+    """Images augmented from (seed, epoch, position) alone, whichever worker does it; unreadable ones replaced.
 
-    def __init__(self, data: Files, transform: Any, seed: int):
-        self.data, self.transform, self.seed = data, transform, seed
+    A replacement has draws of its own, from (seed, epoch, position, attempt).
+    """
 
-    def __getitem__(self, place: tuple[int, int, int]) -> tuple[Tensor, int, str]:
+    def __init__(self, data: Files, augment: PictureAugment, seed: int):
+        self.data, self.augment, self.seed = data, augment, seed
+
+    def __getitem__(self, place: tuple[int, int, int]) -> tuple[Any, int, str]:
         epoch, position, index = place
         damaged = []
-        for other in range(min(len(self.data), 100)):
-            chosen = (index + other) % len(self.data)
-            seed_all(self.seed, "image", epoch, position)
+        for attempt in range(min(len(self.data), REPLACEMENTS)):
+            chosen = (index + attempt) % len(self.data)
             try:
                 picture, label = self.data.picture(chosen)
-                return self.transform(picture), label, "\n".join(damaged)
             except UNREADABLE as error:
                 damaged.append(f"{self.data.filename(chosen)}: {error}")
-        raise ValueError("a hundred images one after another cannot be read; the first:\n  " + damaged[0])
+                continue
+            seed_all(self.seed, "image", epoch, position, *([attempt] if attempt else []))
+            try:
+                return self.augment(picture), label, "\n".join(damaged)
+            except AugmentationError as error:
+                raise AugmentationError(f"{self.data.filename(chosen)}: {error}") from error
+        raise ValueError(f"{len(damaged)} images one after another cannot be read; the first:\n  {damaged[0]}")
 
 
 class _Places(Sampler):
@@ -173,22 +206,22 @@ class _Places(Sampler):
 
 
 def _from_files(
-    data: Files, plan: Plan, transform: Any, device: torch.device, start: int, stop: int, workers: int
-) -> Iterator[Batch]:
+    data: Files, plan: Plan, augment: PictureAugment, device: torch.device, start: int, stop: int, workers: int
+) -> Iterator[tuple[Any, Tensor, tuple[str, ...]]]:
     loader = DataLoader(
-        _Seeded(data, transform, plan.seed), batch_sampler=_Places(plan, start, stop), num_workers=workers,
+        _Seeded(data, augment, plan.seed), batch_sampler=_Places(plan, start, stop), num_workers=workers,
         pin_memory=device.type == "cuda", prefetch_factor=4 if workers else None,
     )  # fmt: skip
     for images, labels, damaged in loader:
         names = tuple(name for lines in damaged for name in lines.split("\n") if name)
-        yield Batch(images.to(device, non_blocking=True), labels.to(device, non_blocking=True), names)
+        yield _moved(images, device), labels.to(device, non_blocking=True), names
 
 
 def _from_stream(
-    data: Stream, plan: Plan, transform: Any, device: torch.device, start: int, stop: int, workers: int
-) -> Iterator[Batch]:
+    data: Stream, plan: Plan, augment: PictureAugment, device: torch.device, start: int, stop: int, workers: int
+) -> Iterator[tuple[Any, Tensor, tuple[str, ...]]]:
     """A stream cannot be entered in the middle: a resumed epoch is read from its beginning up to where it was."""
-    data.dataset.transform = transform
+    data.dataset.transform = augment
     size = plan.batch_size // (plan.processes * plan.accumulate)
     first = start // plan.updates_per_epoch
     skip = (start - first * plan.updates_per_epoch) * plan.accumulate
@@ -197,15 +230,44 @@ def _from_stream(
             data.dataset.set_epoch(epoch)
         if hasattr(data.dataset, "reader"):
             data.dataset.reader.ds = None  # timm's shuffles go on from the last epoch, which a resumed run never saw
-        seed_all(plan.seed, "stream", epoch, plan.process)
-        for images, labels in _endless(data, size, workers, plan.updates_per_epoch * plan.accumulate):
+        made = _endless(data, size, workers, plan.updates_per_epoch * plan.accumulate)
+        for images, labels in _with_own_draws(made, plan.seed, "stream", epoch, plan.process):
             if skip:
                 skip -= 1
             else:
-                yield Batch(images.to(device), labels.to(device))
+                yield _moved(images, device), labels.to(device), ()
 
 
-def _endless(data: Stream, size: int, workers: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _with_own_draws(batches: Iterator[Any], *parts: int | str) -> Iterator[Any]:
+    """The same batches, made with draws that follow from `parts`, whatever is drawn between one batch and the next."""
+    outside = host_state()
+    seed_all(*parts)
+    own = host_state()
+    while True:
+        set_host_state(own)
+        batch = next(batches, None)
+        own = host_state()
+        set_host_state(outside)
+        if batch is None:
+            return
+        yield batch
+        outside = host_state()
+
+
+def _moved(images: Any, device: torch.device) -> list[Tensor]:
+    """The images of each size on the device, the model's own first."""
+    each = [images] if isinstance(images, Tensor) else images
+    return [size.to(device, non_blocking=True) for size in each]
+
+
+def _with_views(
+    batches: Iterator[tuple[list[Tensor], Tensor, tuple[str, ...]]], sizes: Sequence[Size]
+) -> Iterator[Batch]:
+    for (images, *views), labels, damaged in batches:
+        yield Batch(images, labels, damaged, dict(zip(sizes, views, strict=True)))
+
+
+def _endless(data: Stream, size: int, workers: int, count: int) -> Iterator[tuple[Any, Tensor]]:
     """`count` batches of a stream, read from its beginning again where it runs out."""
     given = 0
     while given < count:

@@ -1,33 +1,85 @@
-"""Mixup, cutmix and label smoothing: labels in, what the objective compares with out."""
+"""Mixup, cutmix and label smoothing: labels in, what the objective compares with out.
 
+    mixup   λ x + (1 - λ) x_partner            cutmix   a box of x comes from x_partner, λ the share that stayed
+
+The partner of image i is image B - 1 - i. λ and the box are drawn once a batch, as timm draws them; a view of another
+size is mixed with the same partner, the same λ, and the box scaled to it. B batch.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
 import torch.nn.functional as F
-from timm.data import Mixup
+from timm.data.mixup import cutmix_bbox_and_lam, mixup_target
 from torch import Tensor, nn
 
-from .loader import Plan
+from .loader import Batch, Plan
 from .options import Augmentation
 
 
+@dataclass(frozen=True)
+class Mix:
+    """How a batch is mixed: the share that an image keeps and, for cutmix, the box that comes from its partner."""
+
+    share: float
+    box: tuple[float, float, float, float] | None = None
+    """Top, bottom, left and right, in shares of the sides."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) mixed in place with the batch in reverse order."""
+        if self.share == 1:
+            return images
+        if self.box is None:
+            partners = images.flip(0).mul_(1 - self.share)
+            return images.mul_(self.share).add_(partners)
+        height, width = images.shape[2:]
+        top, bottom = (round(share * height) for share in self.box[:2])
+        left, right = (round(share * width) for share in self.box[2:])
+        images[:, :, top:bottom, left:right] = images.flip(0)[:, :, top:bottom, left:right]
+        return images
+
+
 class Mixing:
-    """Mixup and cutmix by timm where the recipe has them, else smoothed labels, else the labels as they are."""
+    """Mixup and cutmix where the recipe has them, else smoothed labels, else the labels as they are.
 
-    def __init__(self, recipe: Augmentation, plan: Plan, model: nn.Module):
+    Images without labels (-1) are mixed like others; there is nothing to mix of their labels.
+    """
+
+    def __init__(self, recipe: Augmentation, plan: Plan, model: nn.Module, labelled: bool = True):
         self.classes = int(model.num_classes)  # type: ignore[arg-type]
-        self.smoothing = recipe.label_smoothing
-        self.mixup = None
-        if recipe.mixup or recipe.cutmix:
-            micro = plan.batch_size // (plan.processes * plan.accumulate)
-            if micro % 2:
-                raise ValueError(f"mixup pairs images, so a micro-batch must be even, not {micro}")
-            self.mixup = Mixup(
-                recipe.mixup, recipe.cutmix, switch_prob=recipe.mixup_switch, label_smoothing=self.smoothing,
-                num_classes=self.classes,
-            )  # fmt: skip
+        self.smoothing, self.switch = recipe.label_smoothing, recipe.mixup_switch
+        self.alphas = (recipe.mixup, recipe.cutmix)
+        self.labelled = labelled
+        micro = plan.batch_size // (plan.processes * plan.accumulate)
+        if any(self.alphas) and micro % 2:
+            raise ValueError(f"mixup pairs images, so a micro-batch must be even, not {micro}")
 
-    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        if self.mixup is not None:
-            return self.mixup(images, labels)
-        if self.smoothing:
-            hard = F.one_hot(labels, self.classes).float()  # (B, classes)
-            return images, hard * (1 - self.smoothing) + self.smoothing / self.classes
-        return images, labels
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch mixed, all its views alike; its labels become targets."""
+        if not any(self.alphas):
+            return replace(batch, labels=self._smoothed(batch.labels)) if self.labelled else batch
+        mix = self.draw(tuple(batch.images.shape[2:]))
+        images, views = mix(batch.images), {size: mix(view) for size, view in batch.views.items()}
+        labels = batch.labels
+        if self.labelled:
+            labels = mixup_target(labels, self.classes, mix.share, self.smoothing)  # (B, classes)
+        return replace(batch, images=images, labels=labels, views=views)
+
+    def draw(self, size: tuple[int, ...]) -> Mix:
+        """How the next batch, of images of this size, is mixed: from numpy's generator, draw by draw as timm does."""
+        mixup, cutmix = self.alphas
+        np.random.rand()  # whether to mix at all: always
+        cuts = bool(cutmix) and (not mixup or np.random.rand() < self.switch)
+        alpha = cutmix if cuts else mixup
+        share = float(np.random.beta(alpha, alpha))
+        if not cuts or share == 1:
+            return Mix(share)
+        (top, bottom, left, right), share = cutmix_bbox_and_lam(size, share)
+        height, width = size
+        return Mix(float(share), (top / height, bottom / height, left / width, right / width))
+
+    def _smoothed(self, labels: Tensor) -> Tensor:
+        if not self.smoothing:
+            return labels
+        hard = F.one_hot(labels, self.classes).float()  # (B, classes)
+        return hard * (1 - self.smoothing) + self.smoothing / self.classes

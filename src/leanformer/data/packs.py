@@ -2,7 +2,7 @@
 
     jpeg     all files' bytes in one uint8 array           image i is jpeg[offsets[i] : offsets[i + 1]]
     offsets  n + 1 positions in it
-    labels   n class indices
+    labels   n class indices; missing where nobody labelled the images
     classes  names in label order, where there are names
 
 n images, H x W pixels.
@@ -12,6 +12,7 @@ import contextlib
 import io
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +24,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-FIELDS = ("jpeg", "offsets", "labels")
+from ..core import check_file, one_line
+
+FIELDS = ("jpeg", "offsets")
+UNLABELLED = -1
+"""The label of every image of a pack without labels."""
+BROKEN = (ValueError, TypeError, KeyError, EOFError, OSError, MemoryError, RuntimeError, NotImplementedError)
+"""What numpy and zipfile raise for files that are damaged, encrypted, or claim more than there is."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,16 @@ class Pack:
     jpeg: np.ndarray
     offsets: np.ndarray
     labels: Tensor
-    """(n,) int64"""
+    """(n,) int64; -1 everywhere where the images are not labelled"""
     classes: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the images have labels."""
+        return bool((self.labels != UNLABELLED).any())
 
     def image(self, index: int) -> Image.Image:
         """One image as RGB."""
@@ -69,11 +81,66 @@ def read_pack(path: str | os.PathLike[str]) -> Pack:
     10000
     """
     with _opened(path) as file:
-        labels = torch.from_numpy(file["labels"].astype(np.int64))
-        pack = Pack(file["jpeg"], file["offsets"], labels, _classes(file))
-    if len(pack.offsets) != len(pack) + 1:
-        raise ValueError(f"{path} is not a pack of images: {len(pack)} labels, {len(pack.offsets)} offsets")
-    return pack
+        jpeg = file["jpeg"]
+        offsets = _offsets(file["offsets"], jpeg)
+        labels = file["labels"] if "labels" in file else np.full(len(offsets) - 1, UNLABELLED)
+        if labels.ndim == 1 and len(offsets) != len(labels) + 1:
+            raise ValueError(f"{len(labels)} labels, {len(offsets)} offsets")
+        classes = _classes(file)
+        return Pack(jpeg, offsets, _labels(labels, classes), classes)
+
+
+def check_labels(labels: Tensor, classes: int | None, name: str) -> None:
+    """Refuse labels that are no classes of a model or data set, before anything is computed with them.
+
+    Args:
+        labels: Class indices (n,).
+        classes: How many classes there are; None where it is not known, then only negative ones are refused.
+        name: What messages call the data set.
+
+    >>> check_labels(torch.tensor([0, 7]), 5, "the pack x.npz")
+    Traceback (most recent call last):
+    ValueError: the pack x.npz: image 1 has the label 7, but there are only 5 classes, 0 to 4
+    """
+    most = int(labels.max()) + 1 if classes is None and len(labels) else classes or 0
+    wrong = (labels < 0) | (labels >= most)  # (n,)
+    if not wrong.any():
+        return
+    index = int(wrong.nonzero()[0])
+    label = int(labels[index])
+    if label < 0:
+        raise ValueError(f"{name}: image {index} has the label {label}; labels count from 0")
+    raise ValueError(f"{name}: image {index} has the label {label}, but there are only {most} classes, 0 to {most - 1}")
+
+
+def _offsets(offsets: np.ndarray, jpeg: np.ndarray) -> np.ndarray:
+    if jpeg.dtype != np.uint8 or jpeg.ndim != 1:
+        raise ValueError(f"jpeg is {_kind(jpeg)}, not one row of bytes (uint8)")
+    if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or not len(offsets):
+        raise ValueError(f"offsets are {_kind(offsets)}, not one row of whole numbers")
+    places = offsets.astype(np.int64)
+    if places[0] < 0 or places[-1] > len(jpeg) or (np.diff(places) < 0).any():
+        raise ValueError(f"offsets do not rise from 0 to the {len(jpeg)} bytes there are")
+    return places
+
+
+def _labels(labels: np.ndarray, classes: tuple[str, ...] | None) -> Tensor:
+    if labels.ndim != 1 or (labels.dtype.kind not in "iu" and not _whole(labels)):
+        raise ValueError(f"labels are {_kind(labels)}, not one row of whole numbers")
+    found = torch.from_numpy(labels.astype(np.int64))  # (n,)
+    if not len(found) or (found == UNLABELLED).all():
+        return found
+    check_labels(found, None if classes is None else len(classes), "labels")
+    return found
+
+
+def _whole(labels: np.ndarray) -> bool:
+    """Whether floating-point labels are whole numbers all the same, as some tools write them."""
+    return labels.dtype.kind == "f" and bool((np.isfinite(labels) & (labels == np.rint(labels))).all())
+
+
+def _kind(array: np.ndarray) -> str:
+    return f"{array.dtype} of shape {array.shape}"
 
 
 def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
@@ -89,26 +156,39 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     """The arrays of a pack, read when they are asked for; refuses by name what is no pack."""
-    if not Path(path).is_file():
-        raise ValueError(f"the pack {path} does not exist")
+    path = check_file(path, "the pack ")
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in FIELDS if name not in file]
             if missing:
-                raise ValueError(f"it lacks {', '.join(missing)}; a pack has {', '.join(FIELDS)}")
+                raise ValueError(f"it lacks {', '.join(missing)}; a pack has {', '.join(FIELDS)} and labels")
             yield file
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path} is not a pack of images: {error}") from error
+    except (*BROKEN, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a pack of images: {one_line(error) or type(error).__name__}") from error
 
 
 def _classes(file: Any) -> tuple[str, ...] | None:
-    return tuple(map(str, file["classes"])) if "classes" in file else None
+    if "classes" not in file:
+        return None
+    classes = file["classes"]
+    if classes.ndim != 1 or classes.dtype.kind not in "US":
+        raise ValueError(f"classes are {_kind(classes)}, not one row of names")
+    return tuple(map(str, classes))
 
 
 def write_pack(
-    path: str | os.PathLike[str], images: Iterable[bytes], labels: Iterable[int], classes: Iterable[str] | None = None
+    path: str | os.PathLike[str],
+    images: Iterable[bytes],
+    labels: Iterable[int] | None,
+    classes: Iterable[str] | None = None,
 ) -> Path:
     """Write JPEG (or PNG) files' bytes with their labels as a pack.
+
+    Args:
+        path: The npz file.
+        images: The bytes of each file.
+        labels: The class of each image, from 0; None where they have none.
+        classes: The names of the classes in the order of the labels.
 
     >>> write_pack("set.npz", [Path("cat.jpg").read_bytes()], [0], ["cat"])  # doctest: +SKIP
     """
@@ -116,8 +196,9 @@ def write_pack(
     arrays = {
         "jpeg": np.concatenate(files),
         "offsets": np.cumsum([0, *map(len, files)]),
-        "labels": np.asarray(list(labels), np.int16),
     }
+    if labels is not None:
+        arrays["labels"] = np.asarray(list(labels), np.int32)
     if classes is not None:
         arrays["classes"] = np.asarray(list(classes))
     path = Path(path)

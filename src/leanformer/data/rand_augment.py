@@ -93,7 +93,7 @@ def _tables(images: Tensor, is_: dict[str, Tensor], level: Tensor, factor: Tenso
     level, factor = level[:, None, None], factor[:, None, None]
     kept, bound = (level * 4).floor(), (level * 256).floor().clamp_max(256)
     kept, bound = (4 - kept, 256 - bound) if increasing else (kept, bound)
-    block = 2 ** (8 - kept)
+    block = 2 ** (8 - kept.clamp_min(1))  # without a bit nothing would be left
     mean = (_grey(images).mean((1, 2, 3)) + 0.5).floor()[:, None, None]
     counts = _histogram(images)  # (B, C, 256)
     found = {
@@ -149,6 +149,8 @@ def _grey(images: Tensor) -> Tensor:
 
 def _smooth(images: Tensor) -> Tensor:
     """A mean over 3 x 3 pixels, the middle counted five times; the border stays."""
+    if min(images.shape[2:]) < 3:  # all of it is border
+        return images
     inner = F.avg_pool2d(images, 3, stride=1) * 9 + 4 * images[:, :, 1:-1, 1:-1]
     smooth = images.clone()
     smooth[:, :, 1:-1, 1:-1] = (inner / 13 + 0.5).floor()

@@ -1,42 +1,43 @@
-"""A few hundred images of a data set as the model sees them when it is evaluated: what calibration needs."""
+"""A few images of a data set as a model sees them when it is evaluated: for calibration, comparison and int8 ranges."""
 
 import torch
-from timm.data import create_transform
 from torch import Tensor, nn
 
 from ..core import input_of
-from .augment import evaluation_view
 from .sources import UNREADABLE, Arrays, Files, Source, open_data
+from .view import EvaluationView
 
 
 def sample_images(model: nn.Module, data: Source, images: int = 512, *, split: str = "train", seed: int = 0) -> Tensor:
-    """`images` random ones of the data set, cropped and normalised for the model: (n, C, H, W).
+    """`images` random ones of the data set, or all where there are fewer, as the model sees them: (n, C, H, W).
+
+    Args:
+        model: The model whose input size, crop and normalisation count.
+        data: A folder of pictures, a pack or arrays, with labels or without.
+        images: How many.
+        split: Which part of the data.
+        seed: Which ones.
 
     >>> import leanformer as lf
     >>> model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=5)
-    >>> pixels, labels = torch.zeros(6, 3, 32, 32, dtype=torch.uint8), torch.arange(6) % 5
-    >>> sample_images(model, (pixels, labels), images=4).shape
+    >>> sample_images(model, torch.zeros(6, 3, 32, 32, dtype=torch.uint8), images=4).shape
     torch.Size([4, 3, 32, 32])
     """
     opened = open_data(data, split)
     if not isinstance(opened, Arrays | Files):
         raise ValueError(f"{opened.name} is a stream, of which no random images can be taken; give a folder or a pack")
-    config = input_of(model)
+    view = EvaluationView(input_of(model))
     order = torch.randperm(len(opened), generator=torch.Generator().manual_seed(seed))[:images]
     if isinstance(opened, Arrays):
-        size, mean, std = (tuple(config[key]) for key in ("input_size", "mean", "std"))
-        parts = [opened.images[chosen.to(opened.images.device)] for chosen in order.split(64)]
-        return torch.cat(
-            [evaluation_view(p, size[1:], config["crop_pct"], config["interpolation"], mean, std) for p in parts]
-        )
-    transform = create_transform(
-        config["input_size"], is_training=False, interpolation=config["interpolation"], mean=config["mean"],
-        std=config["std"], crop_pct=config["crop_pct"],
-    )  # fmt: skip
-    pictures: list[Tensor] = []
+        return torch.cat([view(opened.images[chosen.to(opened.images.device)]) for chosen in order.split(64)])
+    seen: list[Tensor] = []
     for index in order.tolist():
         try:
-            pictures.append(transform(opened.picture(index)[0]))  # type: ignore[operator]
+            picture, _ = opened.picture(index)
         except UNREADABLE as error:
             opened.damage.add(opened.filename(index), str(error))
-    return torch.stack(pictures)
+            continue
+        seen.append(view(picture))
+    if not seen:
+        raise ValueError(f"none of the {len(order)} images taken of {opened.name} can be read")
+    return torch.stack(seen)

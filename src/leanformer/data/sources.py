@@ -2,161 +2,61 @@
 
     pack:PATH           packed arrays, decoded once and kept as uint8, in memory or on the device
     FOLDER              one folder a class, below `train` and `val`                         (timm)
+    images:FOLDER       all pictures below the folder, without labels
     hfds/…, wds/…       Hugging Face datasets and WebDataset shards on disk                 (timm)
     (images, labels)    uint8 (n, C, H, W) and class indices, as they are
+    (images,)           the same without labels
 
-A data set that does not fit the model is refused before anything is trained.
+A folder with pictures directly in it and no folder beside them has no classes either. Images without labels can be
+learnt from a teacher; their labels are -1. A data set that does not fit the model is refused before training starts.
 """
 
 import glob
 import importlib.util
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from timm.data import create_dataset
 from timm.utils import natural_key
 from torch import Tensor, nn
 
 from ..core import input_of
-from .packs import Pack, read_classes, read_pack
+from .folders import check_links
+from .kinds import UNREADABLE, Arrays, Damage, Data, Files, Stream
+from .packs import Pack, check_labels, read_classes, read_pack
 
 READERS = {"hfds": "datasets", "wds": "webdataset"}
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+IMAGES = "images:"
 SPLITS = {"train": ("train", "training"), "val": ("val", "validation", "valid", "eval", "test")}
-
-
-@dataclass
-class Damage:
-    """Images that could not be read: counted and named, skipped up to a share of the data set."""
-
-    limit: float = 0.01
-    total: int = 0
-    names: list[str] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, name: str, error: str = "") -> None:
-        """Note one image; beyond the limit this is an error."""
-        self.count += 1
-        if len(self.names) < 20:
-            self.names.append(f"{name}: {error}" if error else name)
-        allowed = max(1, int(self.limit * self.total))
-        if self.count > allowed:
-            shown = "\n  ".join(self.names)
-            raise ValueError(
-                f"{self.count} of {self.total} images cannot be read, more than the {allowed} allowed; the first:\n"
-                f"  {shown}"
-            )
-
-
-@dataclass
-class Arrays:
-    """Images as one uint8 tensor (n, C, H, W) with labels (n,): small data sets, kept where they are used.
-
-    >>> Arrays(torch.zeros(8, 3, 32, 32, dtype=torch.uint8), torch.zeros(8, dtype=torch.long)).num_classes
-    1
-    """
-
-    images: Tensor
-    labels: Tensor
-    classes: tuple[str, ...] | None = None
-    name: str = "arrays"
-    damage: Damage = field(default_factory=Damage)
-
-    def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            raise ValueError(f"images must be uint8 (n, C, H, W), not {self.images.dtype} {tuple(self.images.shape)}")
-        if len(self.images) != len(self.labels):
-            raise ValueError(f"{len(self.images)} images but {len(self.labels)} labels")
-        self.labels = self.labels.long()
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes) if self.classes else int(self.labels.max()) + 1
-
-    def to(self, device: torch.device | str) -> "Arrays":
-        """The same data set on a device."""
-        return Arrays(self.images.to(device), self.labels.to(device), self.classes, self.name, self.damage)
-
-
-@dataclass
-class Files:
-    """Images read one by one through a reader of timm: a folder or tar of files, or a Hugging Face data set."""
-
-    reader: Any
-    classes: tuple[str, ...] | None
-    name: str
-    damage: Damage = field(default_factory=Damage)
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes) if self.classes else 1 + max(label for _, label in self.reader.samples)
-
-    def picture(self, index: int) -> tuple[Image.Image, int]:
-        """One image as RGB and its label."""
-        self._refuse_pipes(index)
-        file, label = self.reader[index]
-        image = file if isinstance(file, Image.Image) else Image.open(file)
-        return image.convert("RGB"), int(label)
-
-    def _refuse_pipes(self, index: int) -> None:
-        """A pipe or a device with the name of an image would be waited for for ever."""
-        path = getattr(self.reader, "samples", None) and self.reader.samples[index][0]
-        if isinstance(path, str) and os.path.exists(path) and not os.path.isfile(path):
-            raise OSError(f"{path} is not a plain file")
-
-    def filename(self, index: int) -> str:
-        """A name of the image for reports; the image itself may be gone."""
-        try:
-            return str(self.reader.filename(index))
-        except (NotImplementedError, AttributeError, *UNREADABLE):
-            return f"image {index}"
-
-
-@dataclass
-class Stream:
-    """Images that come in an order of their own (WebDataset shards); a resumed run reads up to where it was."""
-
-    dataset: Any
-    classes: tuple[str, ...] | None
-    name: str
-    damage: Damage = field(default_factory=Damage)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    @property
-    def num_classes(self) -> int | None:
-        return len(self.classes) if self.classes else None
-
-
-Data = Arrays | Files | Stream
-Source = str | os.PathLike[str] | tuple[Tensor, Tensor] | Data
+Source = str | os.PathLike[str] | tuple[Tensor, Tensor] | tuple[Tensor] | Tensor | Data
 
 
 def open_data(source: Source, split: str = "train", seed: int = 0, batch_size: int = 1) -> Data:
     """The data set that `source` names, checked to hold something.
+
+    Args:
+        source: A name as the head of this file lists them, tensors, or a data set that is open already.
+        split: train or val.
+        seed: Of the order of a stream.
+        batch_size: Of the reader of a stream.
 
     >>> len(open_data((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4))))
     4
     """
     if isinstance(source, Arrays | Files | Stream):
         data: Data = source
+    elif isinstance(source, Tensor):
+        data = Arrays.unlabelled(source)
     elif isinstance(source, tuple):
-        data = Arrays(*source)
+        data = Arrays(*source) if len(source) > 1 and source[1] is not None else Arrays.unlabelled(source[0])
     elif str(source).startswith("pack:"):
         data = _packs(str(source).removeprefix("pack:"), split)
+    elif str(source).startswith(IMAGES):
+        data = _folder(Path(str(source).removeprefix(IMAGES)), split, labelled=False)
     elif str(source).split("/")[0] in READERS and not Path(source).exists():
         data = _named(str(source), split, seed, batch_size)
     else:
@@ -175,14 +75,14 @@ def class_names(source: Source) -> tuple[str, ...] | None:
     """
     if isinstance(source, Arrays | Files | Stream):
         return source.classes
-    if isinstance(source, tuple):
+    if isinstance(source, tuple | Tensor):
         return None
     if str(source).startswith("pack:"):
         return read_classes(_pack_files(str(source).removeprefix("pack:"), "train")[0])
     if not Path(source).is_dir():
         return None
     folders = (entry.name for entry in os.scandir(_split_folder(Path(source), "train")) if entry.is_dir())
-    return tuple(sorted(folders, key=natural_key))
+    return tuple(sorted(folders, key=natural_key)) or None
 
 
 def _packs(pattern: str, split: str) -> Arrays:
@@ -235,15 +135,19 @@ def _decode(pack: Pack, path: str, damage: Damage) -> tuple[Tensor, Tensor]:
     return stacked, pack.labels[good]
 
 
-def _folder(root: Path, split: str) -> Files:
+def _folder(root: Path, split: str, labelled: bool = True) -> Files:
+    """The pictures below a folder; labelled by their folders unless told otherwise, or where there are none."""
     if not root.is_dir():
         raise ValueError(f"the data folder {root} does not exist")
     folder = _split_folder(root, split)
+    check_links(folder)
     try:
         reader: Any = create_dataset("", str(folder), split=split, search_split=False).reader  # type: ignore[union-attr]
     except RuntimeError as error:
-        raise ValueError(f"{folder} holds no images in one folder a class: {error}") from error
+        raise ValueError(f"{folder} holds no images, in one folder a class or otherwise: {error}") from error
     classes = tuple(sorted(reader.class_to_idx, key=reader.class_to_idx.get))
+    if not labelled or classes == ("",):  # the class of a picture that lies in no folder
+        return Files(reader, None, name=str(folder), labelled=False)
     return Files(reader, classes, name=str(folder))
 
 
@@ -272,7 +176,7 @@ def _named(source: str, split: str, seed: int, batch_size: int) -> Files | Strea
                 f"{kind}/", root, split=name, is_training=split == "train", batch_size=batch_size, seed=seed
             )
             return Stream(dataset, None, name=f"{source} ({split})")
-        except (ImportError, AssertionError, OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # timm's readers fail on description files in every way there is
             tried.append(f"{name}: {error}")
     raise ValueError(f"{source} cannot be opened by timm as split '{split}'; {tried[0]}")
 
@@ -288,19 +192,36 @@ def _hugging_face(root: str, split: str, name: str) -> Files:
     return Files(reader, classes, name=name)
 
 
+def check_labelled(data: Data) -> None:
+    """Refuse images without labels where accuracy is asked for."""
+    if not data.labelled:
+        raise ValueError(
+            f"{data.name} has no labels, so there is no accuracy to tell; give images in one folder a class"
+        )
+
+
 def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:
-    """Refuse a data set whose classes are not those of the model's head, or of the other split, or its channels."""
+    """Refuse a data set whose classes are not those of the model's head or of the other split, or other channels.
+
+    Args:
+        model: The model that is trained or evaluated.
+        data: A data set; one without labels has no classes that could be wrong.
+        other: The other split of it.
+    """
     channels, given = input_of(model)["input_size"][0], data.images.shape[1] if isinstance(data, Arrays) else 3
     if channels != given:
         raise ValueError(f"the images of {data.name} have {given} channels, but the model takes {channels}")
+    if not data.labelled:
+        return
     head = getattr(model, "num_classes", None)
-    if isinstance(data, Arrays) and isinstance(head, int) and int(data.labels.max()) >= head:
-        raise ValueError(f"{data.name} has a label {int(data.labels.max())}, but the model's head has {head} classes")
+    if isinstance(data, Arrays):
+        check_labels(data.labels, head if isinstance(head, int) else None, data.name)
     named = data.classes is not None
     if isinstance(head, int) and named and data.num_classes != head:
         raise ValueError(
             f"{data.name} has {data.num_classes} classes, but the model's head has {head}; "
             f"create the model with num_classes={data.num_classes}"
+            + (f", or write {IMAGES}FOLDER if its folders are no classes" if isinstance(data, Files) else "")
         )
     if other is not None and data.classes and other.classes and data.classes != other.classes:
         odd = sorted(set(data.classes) ^ set(other.classes))[:3]

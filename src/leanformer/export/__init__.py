@@ -3,7 +3,10 @@
 Each target's packages are imported only when it is asked for.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+
+from torch import nn
 
 from ..core.files import check_file
 from .aoti import AOTI
@@ -46,6 +49,31 @@ def open_file(path: str | Path) -> Run:
         raise ValueError(f"{target.runtime} cannot open {path}: {str(error)[:300]}") from error
 
 
+def runtime_opener(runtime: str, folder: str | Path, fused: bool = True) -> Callable[[nn.Module], Run]:
+    """A function that exports a model, compared with PyTorch as every export, and opens it in a runtime.
+
+    Args:
+        runtime: onnxruntime, openvino, torch, aoti or executorch.
+        folder: where the exported files go.
+        fused: fuse a model with methods first.
+
+    Raises:
+        ValueError: for an unknown runtime, or one whose packages are not installed.
+
+    >>> runtime_opener("onnxruntime", "exported")(model)(images)  # doctest: +SKIP
+    """
+    if runtime not in RUNTIMES:
+        raise ValueError(f"unknown runtime '{runtime}'; known: {', '.join(RUNTIMES)}")
+    target = RUNTIMES[runtime]
+    target.require()
+
+    def opened(model: nn.Module) -> Run:
+        path = Path(folder) / f"{len(list(Path(folder).iterdir()))}{target.suffix}"
+        return target.open(FORMATS[target.name](model, path, fused=fused).path)
+
+    return opened
+
+
 __all__ = [
     "FORMATS",
     "OPSET",
@@ -63,5 +91,6 @@ __all__ = [
     "open_file",
     "openvino",
     "quantise",
+    "runtime_opener",
     "torch",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers.tokens import Choose
+from ..core.reduce import decisions
 from .target import Run
 
 BATCHES = (1, 2, 5)
@@ -92,12 +92,9 @@ def decided(model: nn.Module, images: Tensor, gap: float) -> Tensor:
     clear = torch.ones(len(images), dtype=torch.bool)
 
     def look(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-        score, keep = given
-        if keep < score.shape[1]:
-            top = score.float().topk(keep + 1, dim=1).values  # (n, K + 1)
-            clear.logical_and_((top[:, -2] - top[:, -1]) > gap * top[:, -2].abs())
+        clear.logical_and_(module.margin(*given).cpu() > gap)  # type: ignore[operator]
 
-    handles = [m.register_forward_hook(look) for m in model.modules() if isinstance(m, Choose)]
+    handles = [module.register_forward_hook(look) for module in decisions(model)]
     try:
         if handles:
             model(images)

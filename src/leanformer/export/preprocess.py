@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core import input_of
-from ..data.augment import KERNELS, resampler
+from ..data.augment import resampler
+from ..data.view import EvaluationView
 
 
 class Preprocessed(nn.Module):
@@ -53,13 +54,8 @@ def _maps(source: tuple[int, int], config: dict[str, Any]) -> tuple[Tensor, Tens
     """The rows' map (S, H) and the columns' (W, S), rounded to whole pixels as the evaluation rounds them."""
     if min(source) < 1:
         raise ValueError(f"preprocess={source} is no size of an image; give height and width in pixels")
-    size = config["input_size"][1:]
-    short = max(int(side / config["crop_pct"]) for side in size)
-    kind = config["interpolation"] if config["interpolation"] in KERNELS else "bicubic"
-    maps = []
-    for pixels, side in zip(source, size, strict=True):
-        full = int(short * pixels / min(source))
-        scale = pixels / full
-        start, length = torch.tensor([round((full - side) / 2) * scale]), torch.tensor([side * scale])
-        maps.append(resampler(start, length, pixels, side, kind, None)[0])  # (S, pixels)
-    return maps[0], maps[1].T.contiguous()
+    view = EvaluationView(config)
+    top, left, tall, wide = (torch.tensor([edge]) for edge in view.box(*source))
+    rows = resampler(top, tall, source[0], view.size[0], view.kernel, None)[0]  # (S, H)
+    columns = resampler(left, wide, source[1], view.size[1], view.kernel, None)[0]  # (S, W)
+    return rows, columns.T.contiguous()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ..core import Fusible, card_json, card_of, fuse, input_of
+from ..core import Fusible, card_json, card_of, fuse, input_of, plain_of
 from .parity import Parity, check
 from .preprocess import Preprocessed
 from .rewrite import without_fft
@@ -56,7 +56,7 @@ def export(
     `images`: real ones for the comparison, as the file takes them. `max_batch`: the largest batch there will be.
     """
     target.require()
-    path = Path(path)
+    model, path = plain_of(model), Path(path)
     target.check_name(path)
     dtype = next(model.parameters()).dtype
     if dtype not in target.dtypes:

@@ -16,7 +16,8 @@ class Plane(Protocol):
     """What a layout must know of the place of tokens in a sequence."""
 
     prefix: int
-    size: tuple[int, int]
+
+    def plane(self, patches: int) -> tuple[int, int]: ...
 
 
 def to_plane(x: Tensor, layout: str, grid: Plane | None = None) -> tuple[Tensor, Tensor | None]:
@@ -30,12 +31,8 @@ def to_plane(x: Tensor, layout: str, grid: Plane | None = None) -> tuple[Tensor,
     if layout == "NHWC":
         return x.permute(0, 3, 1, 2), None
     assert grid is not None, "a sequence of tokens needs a grid"
-    (height, width), prefix = grid.size, grid.prefix
-    if x.shape[1] != prefix + height * width:
-        raise ValueError(
-            f"{x.shape[1]} tokens do not fill the plane of {prefix} prefix tokens and {height} x {width} patches; "
-            "this token mixer needs all patches in their places"
-        )
+    prefix = grid.prefix
+    height, width = grid.plane(x.shape[1] - prefix)
     patches = x[:, prefix:].transpose(1, 2).unflatten(2, (height, width))  # (B, C, H, W)
     return patches, x[:, :prefix] if prefix else None
 

@@ -2,27 +2,75 @@
 
 from .bench import Comparison, Measured, compare
 from .budget import keep_rate_for
+from .components import COMPONENTS, Profile, Profiles, profile
+from .console import as_text, console
 from .counting import Count, count, count_modules
-from .describe import Description, describe
-from .profile import COMPONENTS, Profile, Profiles, profile
-from .results import hardware, read_results, record, write_result
+from .description import Description, describe
+from .load_by_others import LoadByOthers
+from .repeat_runs import disagreements
+from .results import (
+    choose,
+    command,
+    command_line,
+    commit,
+    flat,
+    hardware,
+    read_results,
+    read_rows,
+    record,
+    rows_to_resume,
+    write_result,
+)
+from .timing import (
+    Clock,
+    Timing,
+    capture,
+    graphed,
+    interleave,
+    matrix_peak,
+    memory_rate,
+    prepare,
+    shared_kernels,
+    time_calls,
+)
 
 __all__ = [
     "COMPONENTS",
+    "Clock",
     "Comparison",
     "Count",
     "Description",
+    "LoadByOthers",
     "Measured",
     "Profile",
     "Profiles",
+    "Timing",
+    "as_text",
+    "capture",
+    "choose",
+    "command",
+    "command_line",
+    "commit",
     "compare",
+    "console",
     "count",
     "count_modules",
     "describe",
+    "disagreements",
+    "flat",
+    "graphed",
     "hardware",
+    "interleave",
     "keep_rate_for",
+    "matrix_peak",
+    "memory_rate",
+    "prepare",
     "profile",
     "read_results",
+    "read_rows",
     "record",
+    "rows_to_resume",
+    "shared_kernels",
+    "time_calls",
     "write_result",
 ]

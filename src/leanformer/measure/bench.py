@@ -4,6 +4,7 @@ The first model is the yardstick: each row's speed-up is over the same mode, bat
 """
 
 import copy
+import functools
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,15 +21,15 @@ from ..core import card_of, input_of
 from .console import as_text, console
 from .counting import count
 from .energy import joules
-from .load_by_others import Others, told
+from .load_by_others import LoadByOthers, load_message
 from .results import record, write_result
 from .runtimes import Open, Runtimes
 from .timing import Call, Timing, capture, interleave, matrix_peak, relocate
 
 OPTIMISED = "optimised"
 """The mode of models made fast by `lf.optimize`."""
-PLACES = 3
-"""In so many places of memory the models are timed, the repeats shared among them."""
+MEMORY_LAYOUTS = 3
+"""How often the weights are moved in memory, the repeats shared among the layouts: where they lie changes the speed."""
 
 Optimize = Callable[..., Any]
 
@@ -64,13 +65,13 @@ class Comparison:
     device: str
     peak: dict[str, float] = field(default_factory=dict)
     """dtype → measured matrix rate in FLOP/s."""
-    others: float | None = None
+    load_by_others: float | None = None
     """CPUs that other programs used meanwhile; None where the system does not tell."""
 
     def print(self) -> None:
         """Print the table to the terminal, and what else the machine did."""
         console().print(self)
-        if (line := told(self.others)) is not None and self.device == "cpu":
+        if (line := load_message(self.load_by_others)) is not None and self.device == "cpu":
             console().print(line)
 
     def __rich__(self) -> Table:
@@ -82,7 +83,11 @@ class Comparison:
     def record(self) -> dict[str, Any]:
         """The run in the schema of `results`."""
         return record(
-            "bench", [asdict(row) for row in self.rows], self.device, matrix_peak=self.peak, others=self.others
+            "bench",
+            [asdict(row) for row in self.rows],
+            self.device,
+            matrix_peak=self.peak,
+            load_by_others=self.load_by_others,
         )
 
     def save(self, path: str | Path) -> Path:
@@ -102,10 +107,18 @@ def compare(
     runtimes: Mapping[str, Open] | None = None,
     optimize: Optimize | None = None,
 ) -> Comparison:
-    """Measure models side by side. Defaults: the GPU if there is one, batch 1 and saturated, bf16 there, else float32.
+    """Measure models side by side; the first is what the speed-ups of the others are over.
 
-    `runtimes` adds modes: name → a function that opens a model in another runtime. The mode `optimised` needs
-    lf.optimize as `optimize`: models as that makes them, every step that applies taken.
+    Args:
+        models: the models, by name or in a row.
+        device: by default the GPU if there is one.
+        batches: batch sizes; by default 1 and one that fills the device.
+        dtypes: float32, bfloat16 or float16; by default bfloat16 on a GPU and float32 on a CPU.
+        modes: eager, compiled, optimised, and on a GPU graph: compiled and captured in a CUDA graph.
+        repeats: how often each row is timed, in turn with the others.
+        size: of the images, (C, H, W); by default each model's own.
+        runtimes: further modes: name → a function that opens a model in another runtime.
+        optimize: lf.optimize, for the mode `optimised`.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
@@ -116,7 +129,7 @@ def compare(
     batches = batches or ((1, 256) if device.type == "cuda" else (1, 16))
     dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
     named = dict(models) if isinstance(models, Mapping) else _named(models)
-    known, machine = Runtimes(runtimes), Others()
+    known, machine = Runtimes(runtimes), LoadByOthers()
     modes = (*modes, *known.known)
     rows, peaks = [], {}
     with Progress(transient=True, disable=not console().is_terminal) as progress:
@@ -144,7 +157,7 @@ class _Cell:
     optimize: Optimize | None = None
 
     def run(self, models: dict[str, nn.Module], tick: Any) -> list[Measured]:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         ready: dict[tuple[str, str], _Ready] = {}
         memory = {}
         for name, model in models.items():
@@ -207,24 +220,25 @@ class _Cell:
         if mode == OPTIMISED and self.optimize is not None:
             options = {"device": self.device, "batch": self.batch, "dtype": self.dtype, "size": tuple(images.shape[1:])}
             fast = self.optimize(model, **options, search=False)
-            return _Ready(fast.module, fast.on(images, graph=False), lambda: fast.recaptured().on(images))
+            ungraphed = fast.on(images, graph=False)
+            return _Ready(fast.module, ungraphed, lambda: functools.partial(fast.recaptured(), images))
         if mode == "graph" and self.device.type == "cuda":  # not compiled twice
             call = compiled.call if compiled is not None else self.runtimes.prepare(model, twin, images, "compiled")
-            return _Ready(twin, call, lambda: capture(call))
+            return _Ready(twin, call, lambda: _with_copies(capture(call), images))
         call = self.runtimes.prepare(model, twin, images, mode)
         return _Ready(twin, call, lambda: call)
 
     def _timings(
         self, ready: "dict[tuple[str, str], _Ready]"
     ) -> tuple[dict[tuple[str, str], Timing], dict[tuple[str, str], Call]]:
-        """All in turn, in each place of memory; and the calls of the last place."""
+        """All in turn, in each layout of memory; and the calls of the last layout."""
         timings = {key: Timing() for key in ready}
-        places, calls, pads = min(PLACES, self.repeats), {}, []
+        layouts, calls, pads = min(MEMORY_LAYOUTS, self.repeats), {}, []
         models = {id(each.model): each.model for each in ready.values()}
-        for place in range(places):
-            pads += [relocate(model, place) for model in models.values()]
+        for layout in range(layouts):
+            pads += [relocate(model, layout) for model in models.values()]
             calls = {key: each.moved() for key, each in ready.items()}
-            repeats = self.repeats // places + (place < self.repeats % places)
+            repeats = self.repeats // layouts + (layout < self.repeats % layouts)
             for key, timing in interleave(calls, self.device, repeats).items():
                 timings[key].extend(timing)
         return timings, calls
@@ -252,6 +266,17 @@ class _Ready:
     """Outside any graph, whose memory does not show."""
     moved: Callable[[], Call]
     """The call that is timed, once the weights lie in a new place."""
+
+
+def _with_copies(replay: Call, images: torch.Tensor) -> Call:
+    """A graph that reads `images`, as its user calls it: a batch is copied in, and the output out."""
+    batch = images.clone()
+
+    def call() -> Any:
+        images.copy_(batch)
+        return replay().clone()
+
+    return call
 
 
 def _named(models: Sequence[nn.Module]) -> dict[str, nn.Module]:

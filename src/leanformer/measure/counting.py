@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from ..core import input_of
+from ..core import input_of, plain_of
 
 aten = torch.ops.aten
 
@@ -45,6 +45,7 @@ def count_modules(model: nn.Module, size: tuple[int, ...] | None = None) -> dict
     >>> count_modules(lf.create("deit_tiny_patch16_224"))["blocks.0.ffn"].macs
     58097664
     """
+    model = plain_of(model)
     twin = copy.deepcopy(model).to("meta").eval().requires_grad_(False)
     images = torch.empty(1, *(size or input_of(model)["input_size"]), device="meta")
     images = images.to(next(twin.parameters()).dtype)

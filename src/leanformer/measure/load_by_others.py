@@ -1,6 +1,6 @@
 """What else the machine does while it measures: CPU seconds a second that other programs use.
 
-    others = (busy time of all CPUs - CPU time of this process) / time
+    load = (busy time of all CPUs - CPU time of this process) / time
 
 Threads of one core share its arithmetic units, and all cores share memory: a program on another CPU can slow a
 measurement by a third although it never takes the CPU away. Speed-ups, taken turn by turn, hardly change.
@@ -14,10 +14,10 @@ LOUD = 0.1
 """From here on other programs are mentioned."""
 
 
-class Others:
+class LoadByOthers:
     """Counts from its creation on; `share()` is how many CPUs others used since, None where the system does not tell.
 
-    >>> share = Others().share()
+    >>> share = LoadByOthers().share()
     >>> share is None or share >= 0
     True
     """
@@ -26,6 +26,7 @@ class Others:
         self.start = _marks()
 
     def share(self) -> float | None:
+        """CPUs that other programs used since this was made."""
         now = _marks()
         if self.start is None or now is None or now[2] <= self.start[2]:
             return None
@@ -33,12 +34,15 @@ class Others:
         return max(0.0, (busy - own) / elapsed)
 
 
-def told(share: float | None) -> str | None:
-    """A line for the reader of a measurement, if there is something to say.
+def load_message(share: float | None) -> str | None:
+    """A line for the reader of a measurement; None where others used too little to mention.
 
-    >>> told(0.0), told(None)
+    Args:
+        share: CPUs that other programs used.
+
+    >>> load_message(0.0), load_message(None)
     (None, None)
-    >>> told(1.5)
+    >>> load_message(1.5)
     'other programs used 1.5 CPUs meanwhile: throughputs may be low, speed-ups are taken turn by turn'
     """
     if share is None or share < LOUD:

@@ -14,7 +14,14 @@ KEY = ("model", "mode", "batch", "dtype")
 
 
 def disagreements(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each figure of the rows of two benches that differs by more than both spreads; rows pair by name.
+    """A line for each figure of two benches that differs by more than both spreads.
+
+    Args:
+        before: the rows of one run.
+        after: the rows of the other; rows pair by model, mode, batch and dtype.
+
+    Raises:
+        ValueError: where no row is in both.
 
     >>> row = {"model": "vit", "mode": "eager", "batch": 1, "dtype": "float32", "throughput": 100.0, "spread": 0.02}
     >>> disagreements([row], [row | {"throughput": 103.0}])

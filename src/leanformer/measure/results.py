@@ -19,11 +19,14 @@ from typing import Any
 
 import torch
 
-from ..core import versions, write_atomically
+from ..core import environment, versions, write_atomically
 
 
 def hardware(device: torch.device | str = "cpu") -> dict[str, Any]:
     """What a measurement ran on.
+
+    Args:
+        device: the device that computed.
 
     >>> hardware("cpu")["device"]
     'cpu'
@@ -51,7 +54,13 @@ def hardware(device: torch.device | str = "cpu") -> dict[str, Any]:
 def record(
     kind: str, rows: Sequence[dict[str, Any]], device: torch.device | str = "cpu", **more: Any
 ) -> dict[str, Any]:
-    """One run's result in the one schema; `more` adds what the kind needs (data, epochs, seed, …).
+    """One run's result in the one schema.
+
+    Args:
+        kind: which command made it, as "bench" or "suite gpu".
+        rows: one object a measured model.
+        device: the device that computed.
+        more: what the kind needs beside its rows: data, epochs, seed, ….
 
     >>> sorted(record("bench", []))
     ['command', 'commit', 'hardware', 'kind', 'rows', 'versions', 'when']
@@ -59,7 +68,7 @@ def record(
     return {
         "kind": kind,
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": os.environ.get("LEANFORMER_COMMAND") or command(sys.argv),
+        "command": command_line(),
         "commit": commit(),
         "versions": {**versions(), "python": platform.python_version()},
         "hardware": hardware(device),
@@ -75,26 +84,48 @@ def commit() -> str | None:
     '43bf36c…'
     """
     git = ("git", "-C", str(Path(__file__).parent))
-    head = os.environ.get("LEANFORMER_COMMIT") or _ask(*git, "rev-parse", "HEAD")
-    changed = head and "LEANFORMER_COMMIT" not in os.environ and _ask(*git, "status", "--porcelain", "-uno", ".")
-    return f"{head}+" if changed else head
+    told = environment("LEANFORMER_COMMIT")
+    head = told or _ask(*git, "rev-parse", "HEAD")
+    return f"{head}+" if head and not told and _ask(*git, "status", "--porcelain", "-uno", ".") else head
 
 
 def command(arguments: Sequence[str]) -> str:
     """A command as a reader would give it: names of files without the folders of this machine.
 
+    Args:
+        arguments: the words of the command line, as in sys.argv.
+
+    >>> command(["/here/lab/__main__.py", "suite", "gpu"])
+    'python -m lab suite gpu'
     >>> command(["/opt/bin/leanformer", "eval", "--data", "pack:/data/tiny imagenet", "--output", "../there/a.json"])
     "leanformer eval --data 'pack:tiny imagenet' --output a.json"
     """
     program = Path(arguments[0]).name
+    if program == "__main__.py":  # python -m PACKAGE
+        package = Path(arguments[0]).parent.name
+        program = "leanformer" if package in ("leanformer", "cli") else f"python -m {package}"
     named = [re.sub(r"(?<![^:=])(?:/|(?:\.\./)+)(?:[^/]+/)*", "", argument) for argument in arguments[1:]]
-    return shlex.join(["leanformer" if program == "cli.py" else program, *named])
+    return f"{program} {shlex.join(named)}".strip()
+
+
+def command_line() -> str:
+    """The command that runs, as a reader would give it; LEANFORMER_COMMAND where another one started this process.
+
+    >>> command_line()  # doctest: +SKIP
+    'leanformer bench deit_small_patch16_224'
+    """
+    return environment("LEANFORMER_COMMAND") or command(sys.argv)
 
 
 def choose(names: Iterable[str], only: str) -> list[str]:
-    """The names that contain one of the texts in `only`, which are parted by |; all where it is empty.
+    """The names that contain one of some texts; a text that is a whole name means that one alone.
 
-    A text that is a whole name means that one alone.
+    Args:
+        names: all names, in their order.
+        only: the texts, parted by |; empty for all names.
+
+    Raises:
+        ValueError: where no name is left.
 
     >>> choose(["EViT 0.7", "EViT 0.7 + RePa", "RePa 0.5", "SiT"], "EViT 0.7 | 0.5")
     ['EViT 0.7', 'RePa 0.5']
@@ -110,6 +141,10 @@ def choose(names: Iterable[str], only: str) -> list[str]:
 def write_result(result: dict[str, Any], path: str | os.PathLike[str]) -> Path:
     """Write a result file, whole or not at all.
 
+    Args:
+        result: what `record` made.
+        path: the file; its folder is made where it is missing.
+
     >>> write_result(record("bench", []), "results/bench.json")  # doctest: +SKIP
     """
     path = Path(path)
@@ -121,7 +156,11 @@ def write_result(result: dict[str, Any], path: str | os.PathLike[str]) -> Path:
 
 
 def read_results(folder: str | os.PathLike[str] = "results", kind: str | None = None) -> list[dict[str, Any]]:
-    """All results of a kind in a folder, oldest first.
+    """All results in a folder, oldest first.
+
+    Args:
+        folder: where the JSON files are.
+        kind: only those of this kind.
 
     >>> read_results("no such folder")
     []
@@ -133,6 +172,12 @@ def read_results(folder: str | os.PathLike[str] = "results", kind: str | None = 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of one result file.
 
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: where it cannot be read or is no result file.
+
     >>> read_rows("results/bench.json")[0]["model"]  # doctest: +SKIP
     """
     try:
@@ -143,6 +188,30 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not rows or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path} is no result file: it has no rows")
     return rows
+
+
+def rows_to_resume(path: str | os.PathLike[str] | None, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that an earlier, interrupted run of the same command left; none where there is no file yet.
+
+    Args:
+        path: the result file; None where nothing is written.
+        about: what the file must say beside its rows to be of the same run, as {"model": …, "data": …}.
+
+    Raises:
+        ValueError: for the file of another run, which must not be written over.
+
+    >>> rows_to_resume("no such file.json", {"kind": "sweep"})
+    []
+    """
+    if path is None or not Path(path).is_file():
+        return []
+    try:
+        earlier = json.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is there already and holds no result: {error}; give another name") from error
+    if not isinstance(earlier, dict) or any(earlier.get(key) != value for key, value in about.items()):
+        raise ValueError(f"{path} holds another run's result; give another name")
+    return read_rows(path)
 
 
 def _cpu_name() -> str:
@@ -162,6 +231,9 @@ def _ask(*command: str) -> str | None:
 
 def flat(nested: dict[str, Any]) -> dict[str, Any]:
     """Values of inner objects beside the outer ones, with both names.
+
+    Args:
+        nested: a row whose values may be objects themselves.
 
     >>> flat({"val": {"top1": 80.0}, "seconds": 2.0})
     {'val top1': 80.0, 'seconds': 2.0}

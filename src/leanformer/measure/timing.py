@@ -3,9 +3,10 @@
 Every call is timed by itself (device events on a GPU, the wall clock on a CPU); throughput comes from whole repeats.
 """
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -59,6 +60,35 @@ class Timing:
         return median, (max(ratios) - min(ratios)) / 2 / median
 
 
+class Clock:
+    """Marks of time on a device: events in the queue of a GPU, the wall clock elsewhere.
+
+    >>> clock = Clock(torch.device("cpu"))
+    >>> clock.seconds(clock.mark(), clock.mark()) >= 0
+    True
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def mark(self) -> Any:
+        """A mark behind all that the device was asked for until now."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self) -> None:
+        """Return when the device has done what it was asked for; marks can be read then."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+
+    def seconds(self, before: Any, after: Any) -> float:
+        """The time between two marks."""
+        return after - before if self.device.type != "cuda" else before.elapsed_time(after) / 1e3
+
+
 def interleave(
     candidates: Mapping[Key, Call],
     device: torch.device,
@@ -66,9 +96,14 @@ def interleave(
     seconds: float | None = None,
     ready: Callable[[], None] | None = None,
 ) -> dict[Key, Timing]:
-    """Time all candidates in turn, `repeats` times over, after a warm-up of each; a repeat runs `seconds` at least.
+    """Time all candidates in turn, several times over, after a warm-up of each.
 
-    `ready` is called once everything is compiled and only the timing is left.
+    Args:
+        candidates: name → a call without arguments.
+        device: where the calls compute.
+        repeats: how often each candidate has its turn.
+        seconds: how long a turn runs at least; by default SAMPLE_SECONDS of the device.
+        ready: called once everything is compiled and only the timing is left.
 
     >>> timings = interleave({"a": lambda: sum(range(100))}, torch.device("cpu"), repeats=3)
     >>> len(timings["a"].repeats)
@@ -84,43 +119,59 @@ def interleave(
     for turn in range(repeats):
         names = list(candidates)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            calls, total = _time(candidates[name], counts[name], device)
+            calls, total = time_calls(candidates[name], counts[name], device)
             timings[name].repeats.append(total / counts[name])
             timings[name].calls += calls
     return timings
 
 
+def time_calls(
+    call: Call, count: int, device: torch.device, meanwhile: Callable[[], None] | None = None
+) -> tuple[list[float], float]:
+    """Seconds of each of several calls in a row and of all together, the device idle before and after.
+
+    Args:
+        call: what is timed.
+        count: how often it is called.
+        device: where it computes.
+        meanwhile: called once all calls are made, while a GPU is still at them.
+
+    >>> calls, total = time_calls(lambda: sum(range(100)), 3, torch.device("cpu"))
+    >>> len(calls)
+    3
+    """
+    clock = Clock(device)
+    clock.wait()
+    marks = [clock.mark()]
+    for _ in range(count):
+        call()
+        marks.append(clock.mark())
+    if meanwhile is not None:
+        meanwhile()
+    clock.wait()
+    if device.type != "cuda":
+        marks[-1] = clock.mark()  # a wall clock does not stand in the device's queue
+    return [clock.seconds(a, b) for a, b in pairwise(marks)], clock.seconds(marks[0], marks[-1])
+
+
 def _warm_up(call: Call, device: torch.device, seconds: float) -> int:
     """Run until times are settled, and return how many calls make one repeat."""
     call()
-    _, once = _time(call, 1, device)
+    _, once = time_calls(call, 1, device)
     if once > LONG_SECONDS:
         return max(1, round(seconds / once))
     call()
-    _, total = _time(call, 3, device)
+    _, total = time_calls(call, 3, device)
     return max(3, min(1000, round(seconds / max(total / 3, 1e-7))))
 
 
-def _time(call: Call, count: int, device: torch.device) -> tuple[list[float], float]:
-    if device.type != "cuda":
-        marks = [time.perf_counter()]
-        for _ in range(count):
-            call()
-            marks.append(time.perf_counter())
-        return [b - a for a, b in pairwise(marks)], marks[-1] - marks[0]
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-    torch.cuda.synchronize(device)
-    events[0].record()
-    for event in events[1:]:
-        call()
-        event.record()
-    torch.cuda.synchronize(device)
-    calls = [a.elapsed_time(b) / 1e3 for a, b in pairwise(events)]
-    return calls, events[0].elapsed_time(events[-1]) / 1e3
-
-
 def prepare(model: nn.Module, images: Tensor, mode: str) -> Call:
-    """A call that runs `model` on `images`, eager, compiled, or compiled and captured in a CUDA graph.
+    """A call that runs a model on images.
+
+    Args:
+        model: the model, on the device and in the dtype of the images.
+        images: a batch.
+        mode: eager, compiled, or graph: compiled and captured in a CUDA graph, whose replay alone is the call.
 
     >>> prepare(nn.Linear(2, 2), torch.zeros(1, 2), "eager")().shape
     torch.Size([1, 2])
@@ -139,7 +190,13 @@ def prepare(model: nn.Module, images: Tensor, mode: str) -> Call:
 
 
 def capture(call: Call) -> Call:
-    """Record a call into a CUDA graph; the result replays it and returns the output it wrote to."""
+    """Record a call into a CUDA graph; the result replays it and returns the output it wrote to.
+
+    Args:
+        call: what is recorded; it must read the same memory at each replay.
+
+    >>> replay = capture(lambda: model(images))  # doctest: +SKIP
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -157,10 +214,39 @@ def capture(call: Call) -> Call:
     return replay
 
 
-def relocate(model: nn.Module, place: int) -> Tensor:
-    """Move the weights to other places in memory; keep what is returned, or the next call finds these places free.
+def graphed(run: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[Tensor], Tensor]:
+    """A model in a CUDA graph as its user calls it: the batch is copied in, the graph replayed, the output copied out.
 
-    Small models run some per cent faster or slower by where they happen to lie, which no repeat in one place shows.
+    Args:
+        run: the model, usually compiled.
+        images: a batch of the shape, dtype and memory format of all later ones.
+
+    >>> graphed(torch.compile(model), images)(images)  # doctest: +SKIP
+    """
+    buffer = images.clone()
+
+    def call() -> Tensor:
+        with torch.inference_mode():
+            return run(buffer)
+
+    replay = capture(call)
+
+    def answer(batch: Tensor) -> Tensor:
+        buffer.copy_(batch)
+        return replay().clone()
+
+    return answer
+
+
+def relocate(model: nn.Module, step: int) -> Tensor:
+    """Move the weights elsewhere in memory; keep what is returned, or the next call finds the same memory free.
+
+    Small models run some per cent faster or slower by where their weights happen to lie, which no repeat shows while
+    they stay there.
+
+    Args:
+        model: the model, changed in place.
+        step: how many steps of some megabytes further in memory.
 
     >>> layer = nn.Linear(2, 2)
     >>> before = layer.weight.data_ptr()
@@ -170,8 +256,8 @@ def relocate(model: nn.Module, place: int) -> Tensor:
     """
     tensors = [*model.parameters(), *model.buffers()]
     device = tensors[0].device if tensors else None
-    pad = torch.empty(place * (3 * 2**20 + 4096), dtype=torch.uint8, device=device)
-    copies = [tensor.data.clone() for tensor in tensors]  # all, before the first old place is free
+    pad = torch.empty(step * (3 * 2**20 + 4096), dtype=torch.uint8, device=device)
+    copies = [tensor.data.clone() for tensor in tensors]  # all, before the first old one is free
     for tensor, copied in zip(tensors, copies, strict=True):
         tensor.data = copied
     return pad
@@ -179,6 +265,10 @@ def relocate(model: nn.Module, place: int) -> Tensor:
 
 def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
     """The device's matrix rate in FLOP/s, measured on products of random numbers: of the sizes the best one.
+
+    Args:
+        device: the device.
+        dtype: of the factors.
 
     >>> matrix_peak(torch.device("cpu"), torch.float32) > 1e9
     True
@@ -196,6 +286,9 @@ def _product_rate(n: int, device: torch.device, dtype: torch.dtype) -> float:
 def memory_rate(device: torch.device) -> float:
     """The device's memory rate in bytes a second, measured by a copy too large for its caches.
 
+    Args:
+        device: the device.
+
     >>> memory_rate(torch.device("cpu")) > 1e8
     True
     """
@@ -206,11 +299,15 @@ def memory_rate(device: torch.device) -> float:
     return 2 * size / min(timing.repeats)
 
 
-def share_kernels() -> None:
-    """Let models compiled from now on share kernels: named alike, what one compiles is found by the others.
+@contextlib.contextmanager
+def shared_kernels() -> Iterator[None]:
+    """Within this, models that are compiled share kernels: named alike, what one compiles is found by the others.
 
-    >>> share_kernels()
+    >>> with shared_kernels():
+    ...     torch.compile(nn.Identity())  # doctest: +ELLIPSIS
+    OptimizedModule(...
     """
     from torch._inductor import config
 
-    config.triton.unique_kernel_names = False
+    with config.patch({"triton.unique_kernel_names": False}):
+        yield

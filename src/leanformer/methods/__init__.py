@@ -5,5 +5,6 @@ from .repa.method import RePa
 from .riformer.method import RIFormer
 from .sit.method import SiT
 from .token_mixer import TokenMixer
+from .tome import ToMe
 
-__all__ = ["EViT", "RIFormer", "RePa", "SiT", "TokenMixer"]
+__all__ = ["EViT", "RIFormer", "RePa", "SiT", "ToMe", "TokenMixer"]

@@ -1,1 +1,1 @@
-"""One folder a paper: official keys both ways, named models, published recipes, rows of its tables."""
+"""One file or folder a paper: its named models, official keys both ways, rows of its tables, published recipes."""

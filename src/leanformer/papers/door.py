@@ -77,6 +77,16 @@ def from_official(official: str, config: dict[str, Any] | None = None, state_dic
     return set_card(model, card_of(model).replace(official=origin)).eval()
 
 
+def read_official(name: str, state_dict: State) -> State:
+    """The weights of a released model under our keys.
+
+    Args:
+        name: The released model, such as lvvit_s.
+        state_dict: Its weights under the official keys.
+    """
+    return dict(from_official(name, state_dict=state_dict).state_dict())
+
+
 def to_official(model: nn.Module) -> State:
     """The weights of a model that has an official form, under the official keys.
 
@@ -119,3 +129,14 @@ def _rename(key: str, table: list[tuple[re.Pattern[str], str]]) -> str:
         if match:
             return match.expand(template)
     return key
+
+
+VIT_BLOCKS = KeyMap(
+    [
+        ("blocks.{i}.norm1.{*}", "blocks.{i}.mix.norm.{*}"),
+        ("blocks.{i}.attn.{*}", "blocks.{i}.mix.fn.{*}"),
+        ("blocks.{i}.norm2.{*}", "blocks.{i}.ffn.norm.{*}"),
+        ("blocks.{i}.mlp.{*}", "blocks.{i}.ffn.fn.{*}"),
+    ]
+)
+"""A ViT's blocks as timm, DeiT, EViT and LV-ViT name their parts."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from ..backbones import create
-from ..core import apply, parse_method
+from ..backbones import create, resize
+from ..core import Method, apply, card_of, input_of
+from ..core.card import card_json
 from ..train.recipe import Recipe
 
 DEIT = Recipe(repeats=3, ema=0.99996)
@@ -23,9 +24,13 @@ class Published:
     model: str
     recipe: Recipe
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
-    methods: tuple[str, ...] = ()
+    methods: tuple[Method, ...] = ()
+    added: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments of the student alone: the checkpoint that it starts from and the teacher `self` are without them."""
+    img_size: int | None = None
+    """For fine-tuning at another size than that of the model it starts from."""
     teacher: str = ""
-    """What the paper distilled from, in words that `--teacher` understands but for the weights."""
+    """What the paper distilled from, in words that `--teacher` understands but for the weights, parted by ' + '."""
     top1: str = ""
     note: str = ""
 
@@ -37,12 +42,63 @@ class Published:
         >>> [method.name for method in lf.card_of(model).methods]
         ['evit']
         """
-        backbone = create(self.model, **{**self.arguments, **arguments})
-        return apply(backbone, *(parse_method(spec) for spec in self.methods))
+        return self.student(create(self.model, **{**self.arguments, **arguments}))
+
+    def student(self, start: nn.Module, methods: tuple[Method, ...] = ()) -> nn.Module:
+        """The model that is trained: `start` with what is added and the methods on it.
+
+        Args:
+            start: The recipe's backbone, with or without trained weights, or a model that has methods on it already.
+            methods: Instead of the recipe's.
+        """
+        if card_of(start).methods:  # trained before, with what it needs
+            return apply(start, *methods)
+        return apply(extended(start, **self.added), *(methods or self.methods))
+
+    def sized(self, model: nn.Module) -> nn.Module:
+        """A trained model at the image size that the recipe fine-tunes it for; as it is where the recipe says none.
+
+        Args:
+            model: The model to start from, trained at another size.
+        """
+        if self.img_size is None or input_of(model)["input_size"][1:] == (self.img_size, self.img_size):
+            return model
+        return resize(model, self.img_size)
 
     def argument_texts(self) -> tuple[str, ...]:
         """The backbone's arguments as the command line writes them."""
         return tuple(f"{key}={value!r}" for key, value in self.arguments.items())
+
+    def method_texts(self) -> tuple[str, ...]:
+        """The methods as the command line writes them, without the options that are the defaults.
+
+        >>> import leanformer as lf
+        >>> lf.recipes.PUBLISHED["evit_deit_small_0.5"].method_texts()
+        ('evit:keep_rate=0.5',)
+        """
+        return tuple(_text(method) for method in self.methods)
+
+
+def extended(model: nn.Module, **arguments: Any) -> nn.Module:
+    """A copy of a backbone with further arguments: what it has keeps its weights, what is new starts fresh.
+
+    Args:
+        model: A backbone without methods.
+        arguments: What is new, such as distilled=True for an LV-ViT.
+
+    >>> small = create("lvvit", img_size=32, embed_dim=16, depth=1, num_heads=1)
+    >>> new = extended(small, distilled=True)
+    >>> torch.equal(new.cls_token, small.cls_token), new.num_prefix_tokens
+    (True, 2)
+    """
+    if not arguments:
+        return model
+    new = create(card_of(model).backbone, **{**card_json(model)["arguments"], **arguments})
+    weight = next(model.parameters())
+    unknown = new.to(weight).load_state_dict(model.state_dict(), strict=False).unexpected_keys
+    if unknown:
+        raise ValueError(f"{card_of(model).backbone} with {arguments} has no place for {unknown[0]}")
+    return new.train(model.training)
 
 
 def publish(recipes: Iterable[Published]) -> None:
@@ -50,3 +106,10 @@ def publish(recipes: Iterable[Published]) -> None:
     for one in recipes:
         assert one.name not in PUBLISHED, one.name
         PUBLISHED[one.name] = one
+
+
+def _text(method: Method) -> str:
+    chosen = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    usual = {f.name: f.default for f in dataclasses.fields(method)}
+    options = ",".join(f"{name}={value}" for name, value in chosen.items() if value != usual[name])
+    return f"{method.name}:{options}" if options else method.name

@@ -7,13 +7,8 @@ lf.recipes.parse_recipe("evit_deit_small_0.7:epochs=100")
 from ..core.spec import parse_spec
 from ..train.finetune import finetune
 from ..train.recipe import Recipe, plain
-from .evit import recipes as evit  # noqa: F401  (they publish themselves)
-from .lvvit import recipes as lvvit  # noqa: F401  (they publish themselves)
-from .metaformer import recipes as metaformer  # noqa: F401  (they publish themselves)
+from . import evit, lvvit, metaformer, repa, riformer, sit  # noqa: F401  (they publish themselves)
 from .published import PUBLISHED, Published
-from .repa import recipes as repa  # noqa: F401  (they publish themselves)
-from .riformer import recipes as riformer  # noqa: F401  (they publish themselves)
-from .sit import recipes as sit  # noqa: F401  (they publish themselves)
 
 PRESETS = {"finetune": finetune, "plain": plain}
 

@@ -3,17 +3,22 @@
 A figure agrees within 1%, or within half a unit of the last digit that the paper prints.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
 import torch
 from rich.table import Table
-from torch import nn
+from timm.layers import GroupNorm1
+from torch import Tensor, nn
 
+from ..core import input_of
 from ..measure import Count, count
 
 TOLERANCE = 0.01
+Convention = Callable[[Count, nn.Module], tuple[float, float]]
+"""A way of counting: our count and the model → parameters in M and MACs in G."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ class Row:
     differs: str = ""
     published: dict[str, str] = field(default_factory=dict)
     """Further published figures, e.g. {'top-1': '79.5', 'img/s': '4385'}."""
-    counted: Callable[[Count, nn.Module], tuple[float, float]] | None = None
-    """The paper's own counting convention: (count, model) → parameters in M and MACs in G; ours when None."""
+    counted: Convention | None = None
+    """The paper's own counting convention; ours when None. All rows of one table have the same."""
 
     def measure(self) -> tuple[float, float]:
         """Our parameters in M and MACs in G, counted on the meta device the way the paper counts."""
@@ -47,6 +52,45 @@ class Row:
         found = count(model, self.size)
         ours = found.parameters / 1e6, found.macs / 1e9
         return ours, self.counted(found, model) if self.counted else ours
+
+
+@dataclass(frozen=True)
+class PaperTables:
+    """The tables of one paper: their rows, and in words how the paper counts and on what it timed."""
+
+    rows: Sequence[Row]
+    counting: str
+
+
+def norm_elements(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> int:
+    """How many elements the norms of these kinds put out for one image.
+
+    >>> norm_elements(nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2)), (nn.BatchNorm2d,))
+    100352
+    """
+    sizes: list[int] = []
+
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
+        sizes.append(output.numel())
+
+    twin = copy.deepcopy(model).to("meta").eval()
+    for module in twin.modules():
+        if isinstance(module, kinds):
+            module.register_forward_hook(note)
+    with torch.no_grad():
+        twin(torch.empty(1, *input_of(model)["input_size"], device="meta"))
+    return sum(sizes)
+
+
+def trainable(count: Count, model: nn.Module) -> tuple[float, float]:
+    """Parameters in M without the frozen ones, and our MACs in G."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6, count.macs / 1e9
+
+
+def fvcore(count: Count, model: nn.Module) -> tuple[float, float]:
+    """Trainable parameters in M, and MACs in G as fvcore counts: five operations for each element of a GroupNorm."""
+    params, macs = trainable(count, model)
+    return params, macs + 5 * norm_elements(model, (GroupNorm1,)) / 1e9
 
 
 def agrees(printed: str, ours: float) -> bool:

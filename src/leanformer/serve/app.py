@@ -7,10 +7,8 @@ with a status that says whose fault it was, within the time limit.
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .batching import Batcher, Full
 from .body import read_images
+from .decoding import Decoding
 from .images import Decoder, Refused, Seen
 from .limits import Limits
 from .metrics import Metrics
@@ -41,11 +40,10 @@ class Service:
 
     def __init__(self, served: Served, limits: Limits, max_batch: int, max_wait: float) -> None:
         self.served, self.limits, self.metrics = served, limits, Metrics()
-        self.decoder = Decoder(served.config, limits.pixels)
+        self.decode = Decoding(Decoder(served.config, limits.pixels), limits)
         self.batcher = Batcher(
             served, max_batch=max_batch, max_wait=max_wait, queue=limits.queue, on_batch=self.metrics.batches.see
         )
-        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="leanformer-decoder")
         self.working = 0
 
     async def classify(self, request: Request, top: int) -> list[dict[str, Any]]:
@@ -58,8 +56,7 @@ class Service:
             async with asyncio.timeout(self.limits.seconds):
                 files = await read_images(request, self.limits)
                 late = Refused(504, f"no answer within {self.limits.seconds} s")
-                loop = asyncio.get_running_loop()
-                seen = await asyncio.gather(*(loop.run_in_executor(self.pool, self.decoder, data) for _, data in files))
+                seen = await self.decode([data for _, data in files])
                 futures = self.batcher.submit([each.pixels for each in seen])
                 answers = await asyncio.gather(*map(asyncio.wrap_future, futures))
         except TimeoutError as error:
@@ -72,6 +69,8 @@ class Service:
         return [self._told(name, each, answer, top) for (name, _), each, answer in zip(files, seen, answers)]
 
     def _told(self, name: str | None, seen: Seen, answer: Answer, top: int) -> dict[str, Any]:
+        if not answer.probabilities.isfinite().all():
+            raise Refused(500, "the model's answer is not finite numbers; its weights may be broken")
         kept = None
         if answer.kept is not None and self.served.grid is not None:
             kept = {"grid": self.served.grid, "box": seen.box, "patches": answer.kept}
@@ -79,7 +78,7 @@ class Service:
 
     def close(self) -> None:
         self.batcher.close()
-        self.pool.shutdown()
+        self.decode.close()
 
 
 class Counted:
@@ -136,13 +135,13 @@ def _add_classify(app: FastAPI, service: Service) -> None:
         """The most probable classes of one image (the body) or of several (files of a multipart form)."""
         try:
             answers = await service.classify(request, top)
+            return JSONResponse({"model": service.served.name, "images": answers})
         except Refused as error:
             headers = {"Retry-After": RETRY_SECONDS} if error.status == 503 else None
             return JSONResponse({"detail": str(error)}, error.status, headers)
         except Exception:
             log.exception("a request failed")
             return JSONResponse({"detail": "the model failed on this request"}, 500)
-        return JSONResponse({"model": service.served.name, "images": answers})
 
 
 def _add_views(app: FastAPI, service: Service) -> None:

@@ -61,6 +61,15 @@ async def _files(request: Request, body: bytes, limit: int) -> list[tuple[str | 
     except (KeyError, ValueError, UnicodeError) as error:  # a boundary or a charset that is none
         raise Refused(400, "the multipart form is damaged") from error
     try:
-        return [(item.filename, await item.read()) for _, item in form.multi_items() if isinstance(item, UploadFile)]
+        return [
+            (_readable(item.filename), await item.read())
+            for _, item in form.multi_items()
+            if isinstance(item, UploadFile)
+        ]
     finally:
         await form.close()
+
+
+def _readable(name: str | None) -> str | None:
+    """A file's name as it can be told: bytes that are no text become question marks."""
+    return None if name is None else name.encode("utf-8", "replace").decode("utf-8")

@@ -5,16 +5,23 @@
 Sizes are checked before any pixel is decoded. S is the input size, scale = max(S_h / h, S_w / w) / crop_pct.
 """
 
+import contextlib
 import dataclasses
 import io
+from collections.abc import Iterator
 from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
-from timm.data import create_transform
 from torch import Tensor
+
+from ..data.view import EvaluationView
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 """What browsers show and cameras write; every further decoder would be one more thing to attack."""
+
+
+SCANS = 10
+"""Scans of a progressive JPEG that cost no more than one of a plain one."""
 
 
 class Refused(ValueError):
@@ -34,6 +41,17 @@ class Seen:
     """Left, top, width and height, as shares of the picture's width and height."""
 
 
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    """Whatever a decoder trips over is a refusal: they fail in every way there is on bytes made to break them."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(422, f"the image is damaged: {type(error).__name__}") from error
+
+
 class Decoder:
     """Turns the bytes of one image into the input of a model with this `input_of`.
 
@@ -46,26 +64,32 @@ class Decoder:
     """
 
     def __init__(self, config: dict[str, Any], max_pixels: int = 50_000_000) -> None:
-        keys = ("input_size", "interpolation", "mean", "std", "crop_pct")
-        settings = {key: _fixed(config[key]) for key in keys if key in config}
-        self.channels, *self.size = settings["input_size"]
+        self.view = EvaluationView(config)
+        self.channels, self.size = self.view.channels, self.view.size
         if self.channels not in (1, 3):
             raise ValueError(f"a model with {self.channels} channels does not take pictures; 1 or 3 would do")
         self.crop = float(config.get("crop_pct") or 1.0)
-        self.view: Any = create_transform(**settings, is_training=False)
         self.max_pixels = max_pixels
 
     def __call__(self, data: bytes) -> Seen:
-        try:
+        with _damage():
+            upright = ImageOps.exif_transpose(self._open(data))
+            image = upright.convert("RGB" if self.channels == 3 else "L")
+            return Seen(self.view(image), self._box(*image.size))
+
+    def cost(self, data: bytes) -> int:
+        """Pixels that decoding this image takes, by its header alone; refuses what is too large or no image.
+
+        A progressive JPEG is decoded once for each of its scans, of which a few bytes each suffice: every ten, which
+        is what cameras and browsers write, count as the picture once more.
+        """
+        with _damage():
             image = self._open(data)
-            box = self._box(*image.size)
-            return Seen(self.view(image), box)
-        except Refused:
-            raise
-        except Exception as error:  # decoders fail in every way there is on bytes made to break them
-            raise Refused(422, f"the image is damaged: {type(error).__name__}") from error
+            scans = data.count(b"\xff\xda") if image.format == "JPEG" else 1
+            return image.width * image.height * max(1, -(-scans // SCANS))
 
     def _open(self, data: bytes) -> Image.Image:
+        """The image with its header read and its size checked; no pixel is decoded yet."""
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError as error:
@@ -78,7 +102,7 @@ class Decoder:
         # a line one pixel high would grow without bound when its short side is brought to the model's size
         if width * height * self._scale(width, height) ** 2 > self.max_pixels:
             raise Refused(422, f"an image of {width} x {height} pixels is too narrow")
-        return ImageOps.exif_transpose(image).convert("RGB" if self.channels == 3 else "L")
+        return image
 
     def _scale(self, width: int, height: int) -> float:
         return max(self.size[0] / height, self.size[1] / width) / self.crop
@@ -87,7 +111,3 @@ class Decoder:
         scale = self._scale(width, height)
         tall, wide = min(1.0, self.size[0] / scale / height), min(1.0, self.size[1] / scale / width)
         return (1 - wide) / 2, (1 - tall) / 2, wide, tall
-
-
-def _fixed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -1,6 +1,7 @@
 """How much of everything a service takes before it refuses."""
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,17 +16,25 @@ class Limits:
     """Bytes of one request."""
     pixels: int = 50_000_000
     """Pixels of one image, as it is sent and as it is after resizing."""
+    request_pixels: int = 200_000_000
+    """Pixels of all images of one request together: sixteen photographs of twelve megapixels."""
+    decoding: int = 64_000_000
+    """Pixels of large images that are decoded at a time, over all requests; a pixel takes four bytes and more."""
     images: int = 16
     """Images in one request."""
     seconds: float = 30.0
     """From the first byte of a request to its answer."""
     queue: int = 256
     """Images that wait for the model, and requests that are being worked on."""
+    connections: int = 512
+    """Connections that are open; beyond it one without a request gives way."""
+    headers: float = 10.0
+    """Seconds that a connection may take until the headers of its next request are whole."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not value > 0:
-                raise ValueError(f"the limit {field.name}={value} would refuse everything; give a number above 0")
+            if not value > 0 or not math.isfinite(value):
+                raise ValueError(f"the limit {field.name}={value} limits nothing or refuses all; give a number above 0")
         if self.queue < self.images:
             raise ValueError(f"a queue of {self.queue} cannot hold one request of {self.images} images; give more")

@@ -11,9 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import blocks_of, input_of, taps
-from ..layers.tokens import choices, surviving
+from ..core import (
+    Decision,
+    blocks_of,
+    decision_paths,
+    input_of,
+    one_line,
+    plain_of,
+    reducers,
+    single_patches,
+    taps,
+    trace,
+)
+from ..core.checked import check_view
 from .onnx_file import OnnxFile
+
+DTYPES = {"FLOAT": torch.float32, "FLOAT16": torch.float16}
+"""ONNX's element types → those that images are given in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +93,15 @@ def of_model(model: nn.Module, name: str, classes: Sequence[str]) -> Served:
     (4, 4)
     """
     model = model.eval()
-    like, paths = next(model.parameters()), _traceable(model)
+    # an optimised model does not tell what it chose on the way
+    like, paths = next(model.parameters()), _traceable(model) if plain_of(model) is model else []
     grid = next(iter(blocks_of(model).values())).grid if paths else None
 
     @torch.inference_mode()
     def forward(images: Tensor) -> tuple[Tensor, Tensor | None]:
         with taps(model, paths) as chosen:
             logits = model(images.to(like.device, like.dtype))
-        return logits, surviving(model, chosen)[-1].expand(len(images), -1) if paths else None
+        return logits, single_patches(trace(model, chosen)[-1]).expand(len(images), -1) if paths else None
 
     return Served(
         name=name,
@@ -99,12 +114,9 @@ def of_model(model: nn.Module, name: str, classes: Sequence[str]) -> Served:
 
 
 def _traceable(model: nn.Module) -> list[str]:
-    """Where a model chooses patches; nowhere if another method mixes them, so that none can be traced."""
-    paths = list(choices(model))
-    try:
-        return paths if paths and surviving(model, {}) else []
-    except ValueError:
-        return []
+    """Where a model chooses patches; nowhere if a method mixes them softly, so that no patch is left as it was."""
+    chosen = all(isinstance(reducer.decision, Decision) for reducer in reducers(model).values())
+    return decision_paths(model) if chosen else []
 
 
 def of_file(file: OnnxFile, run: Callable[[Tensor], Tensor], name: str, classes: Sequence[str]) -> Served:
@@ -118,9 +130,12 @@ def of_file(file: OnnxFile, run: Callable[[Tensor], Tensor], name: str, classes:
             "serve one that was exported without preprocessing"
         )
     if "input" not in file.card:
-        raise ValueError(f"the card of {file.path} does not say how its input is normalised: {file.card}")
-    dtype = {"FLOAT": torch.float32, "FLOAT16": torch.float16}[file.input_type]
-    config = {key: tuple(v) if isinstance(v, list) else v for key, v in file.card["input"].items()}
+        raise ValueError(f"the card of {file.path} does not say how its input is normalised: {one_line(file.card)}")
+    if file.input_type not in DTYPES:
+        raise ValueError(f"{file.path} takes {file.input_type}; served files take {' or '.join(DTYPES)}")
+    dtype, config = DTYPES[file.input_type], check_view(file.card["input"])
+    if "input_size" not in config:
+        raise ValueError(f"the card of {file.path} does not say the size of its images")
     return Served(
         name=name,
         runtime="onnxruntime",

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..core.files import check_file
+from ..core import check_file, one_line
+from ..core.checked import check_classes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class OnnxFile:
         try:
             model = onnx.load(str(path), load_external_data=False)
         except Exception as error:  # the protobuf parser has its own kinds of errors
-            raise ValueError(f"{path} is not an ONNX file: {error}") from error
+            raise ValueError(f"{path} is not an ONNX file: {one_line(error)}") from error
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         if "leanformer" not in metadata:
             raise ValueError(f"{path} has no leanformer card; write it with leanformer export or lf.export.onnx")
@@ -50,17 +51,25 @@ class OnnxFile:
                 card=dict(json.loads(metadata["leanformer"])),
                 preprocess=json.loads(metadata.get("leanformer_export", "{}")).get("preprocess"),
             )
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is a damaged file: {error}") from error
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged: {one_line(error)}") from error
         if len(found.input_dims) != 3 or len(found.output_dims) != 1:
             raise ValueError(f"{path} takes {found.input_dims} and gives {found.output_dims}, so it is no classifier")
         return found
 
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, where the card has one for each output."""
+        return check_classes(self.card.get("classes"), self.output_dims[-1])
+
 
 def _tensor(side: str, value: Any, onnx: Any) -> dict[str, Any]:
     kind = value.type.tensor_type
+    dims = tuple(dim.dim_value for dim in kind.shape.dim)[1:]
+    if not dims:
+        raise ValueError(f"its {side} has no dimensions behind the batch")
     return {
         f"{side}_name": value.name,
         f"{side}_type": onnx.TensorProto.DataType.Name(kind.elem_type),
-        f"{side}_dims": tuple(dim.dim_value for dim in kind.shape.dim)[1:],
+        f"{side}_dims": dims,
     }

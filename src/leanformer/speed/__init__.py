@@ -1,5 +1,7 @@
 """optimize: the fastest equivalent of a fused model on this device, at this batch size and dtype."""
 
-from .search import Optimized, optimize
+from .files import PlainForm, load
+from .optimized import Optimized
+from .search import optimize, rewritten
 
-__all__ = ["Optimized", "optimize"]
+__all__ = ["Optimized", "PlainForm", "load", "optimize", "rewritten"]

@@ -7,7 +7,8 @@ import torch
 from timm.layers import Mlp
 from torch import nn
 
-from ..core import METHODS, Branch, Rewrite, replaced
+from ..core import METHODS, Branch, LocalRewrite, Rewrite
+from ..layers.layout import AcrossTokens
 from ..layers.mixers import Pooling
 from ..layers.patches import disjoint
 from .kernels.thin_conv import MOST_OUTPUTS
@@ -19,50 +20,6 @@ def channels_last(model: nn.Module) -> nn.Module | None:
     if not any(isinstance(m, nn.Conv2d) and m.kernel_size[0] > 1 for m in model.modules()):
         return None
     return copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def patches_by_product(model: nn.Module) -> nn.Module | None:
-    """Patch embeddings as one matrix product: libraries run them as general convolutions, many times slower."""
-    return replaced(model, disjoint, PatchProduct)
-
-
-def thin_convolutions(model: nn.Module) -> nn.Module | None:
-    """Convolutions of the colours as one product that gathers its patches, and GELU with it where that comes next."""
-    new = replaced(model, _gelu_stem, _with_thin_conv)
-    return replaced(new or model, _thin, ThinConv) or new
-
-
-def activation_in_product(model: nn.Module) -> nn.Module | None:
-    """GELU computed in the epilogue of the product before it: the hidden activation is written once, read once."""
-    return replaced(model, _gelu_mlp, lambda mlp: GeluMlp(mlp.fc1, mlp.fc2))
-
-
-def pooling_in_one_pass(model: nn.Module) -> nn.Module | None:
-    """Pooling as token mixer: one pass for the statistics, one for the norm, the windows and the residual sum."""
-    return replaced(model, _pooled, PooledBranch)
-
-
-GENERAL = (
-    Rewrite("patches by product", patches_by_product),
-    Rewrite("first convolution by product", thin_convolutions),
-    Rewrite("channels last", channels_last),
-    Rewrite("activation in product", activation_in_product),
-    Rewrite("pooling with its norm in one pass", pooling_in_one_pass),
-)
-
-
-def rewrites() -> dict[str, Rewrite]:
-    """Name → rewrite, in the order in which they are tried: those that no method owns, then every method's.
-
-    >>> list(rewrites())[0]
-    'patches by product'
-    """
-    owned = (rewrite for method in METHODS.values() for rewrite in method.rewrites())
-    return {rewrite.name: rewrite for rewrite in (*GENERAL, *owned)}
-
-
-WHEN_MEASURED: frozenset[str] = frozenset()
-"""Steps taken only where a measurement in the same search shows a gain; all others are known to be good."""
 
 
 def _thin(module: Any) -> bool:
@@ -80,9 +37,12 @@ def _gelu_stem(module: Any) -> bool:
     return _thin(conv) and isinstance(norm, nn.Identity) and type(act) is nn.GELU
 
 
-def _with_thin_conv(stem: Any) -> Any:
-    stem.conv1, stem.act1 = ThinConv(stem.conv1, gelu=True), nn.Identity()
-    return stem
+def _gathering(module: Any) -> Any:
+    """The convolution, or the stem with its first one and GELU, as a product that gathers its patches."""
+    if isinstance(module, nn.Conv2d):
+        return ThinConv(module)
+    module.conv1, module.act1 = ThinConv(module.conv1, gelu=True), nn.Identity()
+    return module
 
 
 def _gelu_mlp(module: Any) -> bool:
@@ -97,3 +57,28 @@ def _pooled(branch: Any) -> bool:
     windows = branch.fn.pool.kernel_size == 3 and isinstance(branch.skip, nn.Identity)
     scaled = isinstance(branch.scale, nn.Identity) or hasattr(branch.scale, "gamma")
     return windows and scaled and isinstance(branch.norm, nn.GroupNorm) and branch.norm.num_groups == 1
+
+
+CHANNELS_LAST = Rewrite("channels last", channels_last)
+
+GENERAL = (
+    # libraries run patch embeddings as general convolutions, many times slower
+    LocalRewrite("patches by product", disjoint, PatchProduct),
+    # three colours fill no matrix tile; GELU comes with it where that is next
+    LocalRewrite("first convolution by product", lambda module: _gelu_stem(module) or _thin(module), _gathering),
+    CHANNELS_LAST,
+    # the hidden activation is written once and read once; across tokens the input is a turned view, to be copied first
+    LocalRewrite("activation in product", _gelu_mlp, lambda mlp: GeluMlp(mlp.fc1, mlp.fc2), not_inside=(AcrossTokens,)),
+    # one pass for the statistics, one for the norm, the windows and the residual sum
+    LocalRewrite("pooling with its norm in one pass", _pooled, PooledBranch),
+)
+
+
+def rewrites() -> dict[str, Rewrite | LocalRewrite]:
+    """Name → rewrite, in the order in which they are tried: those that no method owns, then every method's.
+
+    >>> list(rewrites())[0]
+    'patches by product'
+    """
+    owned = (rewrite for method in METHODS.values() for rewrite in method.rewrites())
+    return {rewrite.name: rewrite for rewrite in (*GENERAL, *owned)}

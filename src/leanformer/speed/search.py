@@ -1,288 +1,274 @@
-"""The search: try each rewrite, keep what is faster and gives the same answers, then compile and capture.
+"""optimize: which steps make a model faster here, found by timing, and the model that has taken them.
 
-The decision is remembered by model, device, batch and dtype, so that a second call costs one compilation.
+Three ways to find out: each module alone ("modules", the default, seconds a kind of module), the whole model after
+every step ("model", minutes), or no timing at all (False): what a committed table says of this chip.
 """
 
 import copy
-import functools
-import hashlib
-import json
-import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+import dataclasses
+from collections.abc import Collection
+from typing import Any, Literal
 
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
-from ..core import card_of, input_of, set_card, versions, write_atomically
-from ..core.rewrite import Rewrite
-from ..measure.console import as_text
-from ..measure.timing import capture, interleave
+from ..core import LocalRewrite, Rewrite, card_of, input_of, plain_of, set_card
+from ..measure.timing import interleave
+from . import alone
 from . import fp8 as eight_bits
-from .rewrite import WHEN_MEASURED, rewrites
+from .compiled import Compiled, Graph
+from .judge import Judge
+from .measured import pays
+from .memory import chip_name, key_of, recall, remember
+from .optimized import Attempt, Choice, Optimized
+from .rewrite import CHANNELS_LAST, rewrites
 
-WORTH = 0.995
-"""A step is kept when the time falls below this share."""
-
-
-@dataclass
-class Attempt:
-    """One step of the search: seconds a batch with it, the error of the outputs, and whether it was kept."""
-
-    step: str
-    seconds: float
-    error: float
-    kept: bool
+GRAPH = "CUDA graph"
 
 
-@dataclass
-class Choice:
-    """What was chosen, and what each step gained."""
+@dataclasses.dataclass
+class Task:
+    """A model to be optimised: as it was given, in the device's dtype, and a batch of the size that counts."""
 
-    batch: int
-    steps: list[str] = field(default_factory=list)
-    graph: bool = False
-    attempts: list[Attempt] = field(default_factory=list)
-    remembered: bool = False
-    error: float | None = None
-    """Of the final model's outputs, as a share of their norm, against the plain model in float32."""
+    model: nn.Module
+    plain: nn.Module
+    images: Tensor
+    judge: Judge
+    repeats: int
+    fp8: bool
 
-    def __rich__(self) -> Table:
-        title = f"optimize, batch {self.batch}{', remembered from an earlier run' if self.remembered else ''}"
-        title += "" if self.error is None else f": {', '.join(self.steps) or 'torch.compile'}, error {self.error:.1e}"
-        table = Table("step", "img/s", "time", "error", "", title=title, title_justify="left")
-        first = self.attempts[0].seconds if self.attempts else 0.0
-        for attempt in self.attempts:
-            share = f"{attempt.seconds / first:.1%}"
-            kept = "kept" if attempt.kept else "no gain"
-            table.add_row(attempt.step, f"{self.batch / attempt.seconds:,.0f}", share, f"{attempt.error:.1e}", kept)
-        return table
+    @classmethod
+    def of(cls, model: nn.Module, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...], **how: Any) -> Any:
+        """The task for a fused model, at a shape (B, C, H, W) of images."""
+        plain = copy.deepcopy(model).eval().to(device, dtype)
+        images = torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
+        return cls(model, plain, images, Judge(model, plain, images), **how)
 
-    def __str__(self) -> str:
-        return as_text(self)
+    @property
+    def chip(self) -> str:
+        return chip_name(self.images.device)
 
 
-class Optimized(nn.Module):
-    """A model with its fastest way to run. Other batch sizes than the one tuned for run compiled, without a graph."""
+@dataclasses.dataclass
+class Form:
+    """A candidate: what was chosen, the rewritten model, and that compiled."""
 
-    def __init__(self, module: nn.Module, choice: Choice, example: Tensor):
-        super().__init__()
-        self.module = module
-        self.choice = choice
-        self._run: Callable[[Tensor], Tensor] = torch.compile(module, dynamic=False)
-        self._shape = tuple(example.shape)
-        self._inputs = example.clone() if choice.graph else None
-        self._replay = None
-        self.recaptured()
+    choice: Choice
+    module: nn.Module
+    compiled: Compiled
 
-    @torch.inference_mode()
-    def forward(self, images: Tensor) -> Tensor:
-        if self._replay is None or tuple(images.shape) != self._shape:
-            return self._compiled(images)
-        assert self._inputs is not None
-        self._inputs.copy_(images)
-        return self._replay().clone()
-
-    def recaptured(self) -> "Optimized":
-        """Itself, its graph recorded again: needed once the weights lie elsewhere in memory."""
-        if self._inputs is not None:
-            self._replay = capture(lambda: self._compiled(self._inputs))
-        return self
-
-    def on(self, images: Tensor, graph: bool = True) -> Callable[[], Tensor]:
-        """A call that answers for these images, for timing: where there is a graph, its replay alone."""
-        if not graph or self._replay is None or tuple(images.shape) != self._shape:
-            return functools.partial(self._compiled, images)
-        assert self._inputs is not None
-        self._inputs.copy_(images)
-        return self._replayed
-
-    def _replayed(self) -> Tensor:
-        """A method, so that who holds it holds the weights that the graph reads as well."""
-        assert self._replay is not None
-        return self._replay()
-
-    def _compiled(self, images: Any) -> Tensor:
-        with torch.inference_mode():
-            return self._run(images)
+    def call(self, images: Tensor) -> Any:
+        laid_out = _laid_out(images, self.choice.steps)
+        return lambda: self.compiled(laid_out)
 
 
 def optimize(
     model: nn.Module,
     device: str | torch.device | None = None,
     batch: int = 256,
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
     size: tuple[int, int, int] | None = None,
     repeats: int = 5,
-    search: bool = True,
+    search: bool | Literal["modules", "model"] = True,
     fp8: bool = False,
 ) -> Optimized:
     """The fastest equivalent of a fused model here: kernels, layout, compilation, CUDA graph; checked, and remembered.
 
-    `optimized.choice` prints as a table of what was tried and what each step gained. Without `search` every step that
-    applies and is known to pay is taken untimed, which saves minutes of compilation. `fp8` allows linear layers as
-    fp8 products, which change the answers by a few per cent: taken where they gain, or at once without `search`.
+    `optimized.choice` prints as a table of what was tried and what each step gained. The model that comes back is a
+    model like any other: `lf.save` writes it, and `lf.load` gives the fast form again on a device of the same kind.
+
+    Args:
+        model: a fused model; it is left as it was.
+        device: where it is to run; by default the GPU if there is one.
+        batch: how many images come at once.
+        dtype: "float32", "bfloat16" or "float16"; by default bfloat16 on a GPU and float32 on a CPU.
+        size: channels, height and width of the images; by default the model's own.
+        repeats: how often each candidate is timed.
+        search: "modules" (or True) times what each step changes, module by module; "model" times the whole model after
+            each step, which takes minutes; False times nothing and takes the steps that are known to pay on this chip.
+        fp8: allow linear layers as fp8 products, which change the answers by a few per cent: taken where they gain, or
+            at once without search.
+
+    Raises:
+        ValueError: for a dtype, a search or a device that there is not.
+        RuntimeError: if the fast model does not answer as the plain one does, which is a bug.
 
     >>> import leanformer as lf
     >>> fast = lf.optimize(lf.fuse(lean), device="cuda", batch=256)  # doctest: +SKIP
     >>> print(fast.choice)  # doctest: +SKIP
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    kind = getattr(torch, dtype, None)
-    if not isinstance(kind, torch.dtype):
-        raise ValueError(f"unknown dtype '{dtype}'; known: float32, bfloat16, float16")
+    dtype = dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    model, kind, way = plain_of(model), _dtype(dtype), _way(search)
     if fp8:
         eight_bits.require_fp8(device, dtype)
-    plain = copy.deepcopy(model).eval().to(device, kind)
     shape = (batch, *(size or input_of(model)["input_size"]))
-    images = torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(0)).to(kind)
-    judge = _Judge(model, plain, images)
-    key = _key(model, device, shape, dtype, fp8)
-    remembered = _recall(key) if search else None
-    if not search:
-        choice = Choice(batch, _applicable(plain, fp8), graph=device.type == "cuda")
-    elif remembered is None:
-        choice = _search(plain, images, judge, repeats, fp8)
-        _remember(key, choice)
-    else:
-        attempts = [Attempt(**attempt) for attempt in remembered["attempts"]]
-        choice = Choice(batch, remembered["steps"], remembered["graph"], attempts, remembered=True)
-    chosen = _rewritten(plain, choice.steps)
-    optimized = Optimized(chosen, choice, _laid_out(images, choice.steps))
-    choice.error = judge.check("the optimised model", optimized(images), choice.steps)
-    return set_card(optimized, card_of(model))  # type: ignore[return-value]
+    task = Task.of(model, device, kind, shape, repeats=repeats, fp8=fp8)
+    if way is None:
+        choice = Choice(batch, known_to_pay(task.plain, task.chip, fp8))
+        return finished(task, Form(choice, module := after_steps(task.plain, choice), Compiled(module)))
+    key = key_of(way, repr(model), task.chip, shape, dtype, list(all_steps(fp8)))
+    known = recall(key)
+    if known is not None:
+        choice = Choice.from_json(batch, known)
+        choice.remembered = True
+        module = after_steps(task.plain, choice)
+        return finished(task, Form(choice, module, Compiled(module)), graph=choice.graph)
+    fast = finished(task, _by_modules(task) if way == "modules" else _by_model(task))
+    remember(key, fast.choice.as_json())
+    return fast
 
 
-class _Judge:
-    """Compares answers with those of the float32 model: a step may err as much as the plain low-precision model."""
+def finished(task: Task, form: Form, graph: bool | None = None) -> Optimized:
+    """The form as a model, judged before and after compilation.
 
-    def __init__(self, model: nn.Module, plain: nn.Module, images: Tensor, most: int = 16):
-        self.most = most
-        with torch.inference_mode():
-            exact = copy.deepcopy(model).eval().to(images.device, torch.float32)
-            self.truth = exact(images[:most].float())
-            self.plain_error = self.error(plain(images[:most]))
-
-    def error(self, output: Tensor) -> float:
-        return ((output[: self.most].float() - self.truth).norm() / self.truth.norm().clamp(min=1e-30)).item()
-
-    def allowed(self, steps: list[str]) -> float:
-        rounding = 2 * self.plain_error + 1e-4
-        return max(rounding, eight_bits.TOLERANCE) if eight_bits.STEP in steps else rounding
-
-    def check(self, what: str, output: Tensor, steps: list[str]) -> float:
-        error, allowed = self.error(output), self.allowed(steps)
-        if not error <= allowed:
-            raise RuntimeError(f"{what} errs by {error:.1e}, more than {allowed:.1e}: this is a bug")
-        return error
-
-
-def _search(plain: nn.Module, images: Tensor, judge: _Judge, repeats: int, fp8: bool) -> Choice:
-    choice = Choice(len(images))
-    current, call = plain, _compiled_call(plain, images)
-    best = interleave({"": call}, images.device, repeats)[""].median
-    choice.attempts.append(Attempt("torch.compile", best, judge.error(call()), kept=True))
-
-    def attempt(name: str, new: nn.Module, steps: list[str]) -> None:
-        nonlocal current, call
-        candidate = _compiled_call(new, _laid_out(images, steps))
-        timings = interleave({"old": call, "new": candidate}, images.device, repeats)
-        error, gained = judge.error(candidate()), timings["new"].median < WORTH * timings["old"].median
-        kept = gained and error <= judge.allowed(steps)
-        choice.attempts.append(Attempt(name, timings["new"].median, error, kept))
-        if kept:
-            current, call, choice.steps = new, candidate, steps
-
-    for name, rewrite in rewrites().items():
-        new = rewrite.apply(current)
-        if new is not None:
-            attempt(name, new, [*choice.steps, name])
-    steps = _applied(plain, [eight_bits.STEP, *choice.steps]) if fp8 else []
-    if eight_bits.STEP in steps:
-        attempt(eight_bits.STEP, _rewritten(plain, steps), steps)
-    if images.device.type == "cuda":
-        timings = interleave({"old": call, "new": capture(call)}, images.device, repeats)
-        choice.graph = timings["new"].median < WORTH * timings["old"].median
-        error = next(each.error for each in reversed(choice.attempts) if each.kept)
-        choice.attempts.append(Attempt("CUDA graph", timings["new"].median, error, choice.graph))
-    return choice
+    Args:
+        task: what was to be done.
+        form: the candidate that won.
+        graph: whether to replay a CUDA graph; None to find out.
+    """
+    choice = form.choice
+    verdict = task.judge.judged("the optimised model", form.module, choice.steps)
+    choice.error, choice.differing = verdict.error, verdict.differing
+    choice.graph = _graph_pays(task, form) if graph is None else graph
+    plain = set_card(copy.deepcopy(task.model).cpu().eval(), card_of(task.model).replace(optimised=None))
+    fast = Optimized(form.compiled, plain, choice, _laid_out(task.images, choice.steps))
+    task.judge.check_compiled("the compiled model", fast(task.images), verdict)
+    batch, *size = task.images.shape
+    steps = {"steps": choice.steps, "places": choice.places, "graph": choice.graph}
+    dtype = str(task.images.dtype).removeprefix("torch.")
+    card = card_of(plain).replace(
+        optimised={**steps, "batch": batch, "size": size, "dtype": dtype, "device": task.chip}
+    )
+    return set_card(fast, card)  # type: ignore[return-value]
 
 
-def _compiled_call(model: nn.Module, images: Tensor) -> Callable[[], Tensor]:
-    run = torch.compile(model, dynamic=False)
-
-    def call() -> Tensor:
-        with torch.inference_mode():
-            return run(images)
-
-    return call
-
-
-def _laid_out(images: Tensor, steps: list[str]) -> Tensor:
-    return images.contiguous(memory_format=torch.channels_last) if "channels last" in steps else images
-
-
-def _rewritten(model: nn.Module, steps: list[str]) -> nn.Module:
-    known = _steps(fp8=True)
-    for step in steps:
-        if step not in known:
-            raise ValueError(f"the remembered step '{step}' is unknown to this version; delete {_memory()}")
-        model = known[step].apply(model) or model
+def after_steps(model: nn.Module, choice: Choice) -> nn.Module:
+    """The model after the steps of a choice, in the places where they were taken."""
+    known = all_steps(fp8=True)
+    for step in choice.steps:
+        rewrite = known[step]
+        local = isinstance(rewrite, LocalRewrite)
+        model = (rewrite.apply(model, choice.places.get(step)) if local else rewrite.apply(model)) or model
     return model
 
 
-def _steps(fp8: bool) -> dict[str, Rewrite]:
+def rewritten(model: nn.Module) -> nn.Module:
+    """The fused model with every rewrite that applies and is known to pay on its device; not compiled.
+
+    Args:
+        model: a fused model on the device and in the dtype in which it will run.
+    """
+    chip = chip_name(next(model.parameters()).device)
+    return after_steps(model, Choice(0, known_to_pay(model, chip)))
+
+
+def all_steps(fp8: bool) -> dict[str, Rewrite | LocalRewrite]:
     """All steps in the order in which they are taken: fp8 products come before what would absorb their layers."""
     first = {eight_bits.STEP: Rewrite(eight_bits.STEP, eight_bits.fp8_products)} if fp8 else {}
     return {**first, **rewrites()}
 
 
-def _applicable(model: nn.Module, fp8: bool = False) -> list[str]:
-    """The steps that apply and need no measurement to be taken."""
-    return _applied(model, [name for name in _steps(fp8) if name not in WHEN_MEASURED])
-
-
-def _applied(model: nn.Module, names: list[str]) -> list[str]:
-    """Those of the steps that change something, one after the other."""
-    known, steps = _steps(fp8=True), []
-    for name in names:
-        new = known[name].apply(model)
-        if new is not None:
-            model = new
+def known_to_pay(model: nn.Module, chip: str, fp8: bool = False) -> list[str]:
+    """The steps that change something and were measured to pay on this chip for models like this one."""
+    steps, new = [], model
+    for name, rewrite in all_steps(fp8).items():
+        changed = rewrite.apply(new) if name == eight_bits.STEP or pays(chip, name, model) else None
+        if changed is not None:
+            new = changed
             steps.append(name)
     return steps
 
 
-def _memory() -> Path:
-    return Path(os.environ.get("LEANFORMER_CACHE", Path.home() / ".cache" / "leanformer")) / "optimize.json"
+def _by_modules(task: Task) -> Form:
+    """Each step where modules alone are faster with it; steps that change the whole model by a race of whole models."""
+    forms = [_of_faster_modules(task, frozenset())]
+    if CHANNELS_LAST.apply(forms[0].module) is not None:
+        forms.append(_of_faster_modules(task, frozenset({CHANNELS_LAST.name})))
+    if task.fp8:
+        forms.append(_of_faster_modules(task, frozenset({eight_bits.STEP})))
+    if len(forms) == 1:
+        return forms[0]
+    calls = {index: form.call(task.images) for index, form in enumerate(forms)}
+    timings, best, attempts = interleave(calls, task.images.device, task.repeats), 0, []
+    for index, form in enumerate(forms):
+        verdict = task.judge.verdict(form.module, form.choice.steps)
+        gained = not index or timings[index].median < alone.WORTH * timings[best].median
+        best = index if gained and verdict.right else best
+        steps = ", ".join(form.choice.steps) or "torch.compile"
+        attempts.append(Attempt(steps, timings[index].median, verdict.error, kept=False))
+    attempts[best].kept = True
+    forms[best].choice.attempts = attempts
+    return forms[best]
 
 
-def _key(model: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: str, fp8: bool) -> str:
-    chip = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    facts = [repr(model), chip, shape, dtype, versions(), list(_steps(fp8))]
-    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
+def _of_faster_modules(task: Task, whole: Collection[str]) -> Form:
+    """The model with these steps that change all of it, and every local step in the places where it pays."""
+    choice, model = Choice(len(task.images)), task.plain
+    images = _laid_out(task.images, list(whole))
+    for name, rewrite in all_steps(fp8=True).items():
+        if isinstance(rewrite, LocalRewrite):
+            places, timed = alone.paying_places(rewrite, model, images, task.repeats)
+            choice.timed += timed
+            choice.places |= {name: places} if 0 < len(places) < len(rewrite.places(model)) else {}
+            new = rewrite.apply(model, places)
+        else:
+            new = rewrite.apply(model) if name in whole else None
+        if new is not None:
+            model = new
+            choice.steps.append(name)
+    return Form(choice, model, Compiled(model))
 
 
-def _recall(key: str) -> dict[str, Any] | None:
-    try:
-        return json.loads(_memory().read_text()).get(key)
-    except (OSError, json.JSONDecodeError):
-        return None
+def _by_model(task: Task) -> Form:
+    """The whole model compiled and timed after each step in turn; a step stays where it gains."""
+    best = Form(Choice(len(task.images)), task.plain, Compiled(task.plain))
+    seconds = interleave({"": best.call(task.images)}, task.images.device, task.repeats)[""].median
+    attempts = [Attempt("torch.compile", seconds, task.judge.verdict(task.plain, []).error, kept=True)]
+    for name in [*rewrites(), *([eight_bits.STEP] if task.fp8 else [])]:
+        steps = [step for step in all_steps(fp8=True) if step in (*best.choice.steps, name)]
+        choice = Choice(len(task.images), steps)
+        new = after_steps(task.plain, choice)
+        if all_steps(fp8=True)[name].apply(best.module) is None:
+            continue
+        form = Form(choice, new, Compiled(new))
+        calls = {"old": best.call(task.images), "new": form.call(task.images)}
+        timings = interleave(calls, task.images.device, task.repeats)
+        verdict = task.judge.verdict(new, steps)
+        kept = verdict.right and timings["new"].median < alone.WORTH * timings["old"].median
+        attempts.append(Attempt(name, timings["new"].median, verdict.error, kept))
+        best = form if kept else best
+    best.choice.attempts = attempts
+    return best
 
 
-def _remember(key: str, choice: Choice) -> None:
-    path = _memory()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        known = json.loads(path.read_text()) if path.is_file() else {}
-    except (OSError, json.JSONDecodeError):
-        known = {}
-    attempts = [asdict(attempt) for attempt in choice.attempts]
-    known[key] = {"steps": choice.steps, "graph": choice.graph, "attempts": attempts}
-    try:
-        write_atomically(path, lambda name: Path(name).write_text(json.dumps(known, indent=1)))
-    except ValueError:
-        return  # a cache that cannot be written only costs the next search
+def _graph_pays(task: Task, form: Form) -> bool:
+    """Whether replaying a recording beats calling the compiled model."""
+    if task.images.device.type != "cuda":
+        return False
+    if pays(task.chip, GRAPH, task.model):
+        return True
+    images = _laid_out(task.images, form.choice.steps)
+    calls = {"call": form.call(task.images), "graph": Graph(form.compiled, (images,))}
+    timings = interleave(calls, task.images.device, task.repeats)
+    kept = timings["graph"].median < alone.WORTH * timings["call"].median
+    form.choice.attempts.append(Attempt(GRAPH, timings["graph"].median, form.choice.error or 0.0, kept))
+    return kept
+
+
+def _laid_out(images: Tensor, steps: Collection[str]) -> Tensor:
+    return images.contiguous(memory_format=torch.channels_last) if CHANNELS_LAST.name in steps else images
+
+
+def _dtype(name: str) -> torch.dtype:
+    kind = getattr(torch, name, None)
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise ValueError(f"unknown dtype '{name}'; known: float32, bfloat16, float16")
+    return kind
+
+
+def _way(search: bool | str) -> str | None:
+    ways = {True: "modules", False: None, "modules": "modules", "model": "model"}
+    if search not in ways:
+        raise ValueError(f"search is '{search}'; give 'modules', 'model' or False")
+    return ways[search]

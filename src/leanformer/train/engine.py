@@ -6,15 +6,16 @@ from typing import Any
 
 from torch import nn
 
-from ..core import Objective
-from ..data.sources import Data, Source, check_fit, open_data
+from ..core import Objective, set_classes
+from ..data.sources import Data, Source, check_fit, check_labelled, open_data
 from .checkpoint import read_checkpoint, remove_leftovers
-from .learner import check_teachers, choose_objective
+from .learner import check_teachers, choose_objective, in_their_roles
 from .loop import Run
 from .recipe import Recipe
 from .result import Result
 from .runs import Settings, start_run
 from .state import restore
+from .token_labels import Annotator
 
 
 def fit(
@@ -33,7 +34,8 @@ def fit(
     """Train `model` (it is changed itself) and return it with its evaluations.
 
     `data` names a data set with the splits train and val, or only the training images when `val` is given too.
-    Without a teacher the objective is cross-entropy; with one, the methods' own or soft distillation with labels.
+    Without a teacher the objective is cross-entropy; with one, the methods' own or soft distillation with labels, or
+    soft distillation alone where the images have no labels.
     `output` is the run folder; with `resume` a run found there goes on. Further options are those of `Settings`.
 
     >>> import torch, leanformer as lf
@@ -50,14 +52,16 @@ def fit(
     state = _state_of(folder, resume)
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
     train_data, val_data = _open(model, data, val, settings, recipe)
-    chosen = choose_objective(objective, model, teachers, recipe.objective)
+    chosen = choose_objective(objective, model, teachers, recipe.objective, train_data)
+    teachers = in_their_roles(chosen, teachers)
     check_teachers(chosen, teachers, model)
     run = Run(model, recipe, settings, train_data, val_data, teachers, chosen, folder)
     if state is not None:
         restore(run, state)
     elif folder is not None and run.main:
         named = objective if isinstance(objective, str) else recipe.objective if objective is None else repr(objective)
-        start_run(folder, run.empty or model, teachers, recipe, settings, _names(data, val), named)
+        plain = {name: t.model if isinstance(t, Annotator) else t for name, t in teachers.items()}
+        start_run(folder, run.empty or model, plain, recipe, settings, _names(data, val), named)
     return run.train()
 
 
@@ -67,11 +71,14 @@ def _open(model: nn.Module, data: Source, val: Source | None, settings: Settings
     val_data = None
     if val is not None:
         val_data = open_data(val, "val")
-    elif isinstance(data, str | os.PathLike) and settings.evaluate_every:
+    elif isinstance(data, str | os.PathLike) and settings.evaluate_every and train_data.labelled:
         val_data = open_data(data, "val")
     check_fit(model, train_data, val_data)
     train_data.damage.limit = settings.damage_limit
+    if train_data.classes is not None:
+        set_classes(model, train_data.classes)
     if val_data is not None:
+        check_labelled(val_data)
         check_fit(model, val_data)
         val_data.damage.limit = settings.damage_limit
     return train_data, val_data

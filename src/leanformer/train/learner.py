@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..core import Branch, Objective, Step, Sum, View, blocks_of, card_of, input_of, taps
+from ..data.kinds import Data
 from ..layers.patches import disjoint, patch_product
 from .objectives import CrossEntropy, SoftDistillation, parse_objective
 
@@ -99,6 +99,12 @@ def patches_as_products(model: nn.Module) -> Callable[[], None]:
 class Teachers:
     """Teachers by name, in evaluation mode, each with its own input size and normalisation.
 
+    Args:
+        models: The teachers.
+        paths: For each, the modules whose outputs are read.
+        config: What `core.input_of` gives of the student, for which images are normalised.
+        compile: Whether to compile them.
+
     >>> Teachers({}, {}, {"mean": (0.5,), "std": (0.5,), "input_size": (3, 32, 32)})(torch.zeros(1, 3, 32, 32))
     {}
     """
@@ -121,29 +127,46 @@ class Teachers:
             if compile:
                 self._taps.callback(patches_as_products(model))
 
+    def sizes(self) -> list[tuple[int, int]]:
+        """The input sizes (height, width) of teachers that are not the student's: views that a batch must bring."""
+        own = tuple(self.config["input_size"][1:])
+        return sorted({tuple(wanted["input_size"][1:]) for wanted in self.inputs.values()} - {own})
+
     @torch.no_grad()
-    def __call__(self, images: Tensor) -> dict[str, View]:
-        views = {}
+    def __call__(self, images: Tensor, views: dict[tuple[int, int], Tensor] | None = None) -> dict[str, View]:
+        """What each teacher answers to the images, or to the view of them in its own size.
+
+        Args:
+            images: As the student sees them, (B, C, H, W).
+            views: The same images in the sizes of teachers that differ from the student's.
+        """
+        found = {}
+        shown = {tuple(images.shape[2:]): images, **(views or {})}
         for name, run in self.run.items():
-            output = run(adapt(images, self.config, self.inputs[name]))
-            views[name] = View(output, dict(self.seen[name]))
+            size = tuple(self.inputs[name]["input_size"][1:])
+            assert size in shown, f"no view of {size} for the teacher '{name}', only {sorted(shown)}"
+            output = run(renormalised(shown[size], self.config, self.inputs[name]))
+            found[name] = View(output, dict(self.seen[name]))
             self.seen[name].clear()
-        return views
+        return found
 
     def close(self) -> None:
         """Remove the taps from the teachers."""
         self._taps.close()
 
 
-def adapt(images: Tensor, given: dict[str, Any], wanted: dict[str, Any]) -> Tensor:
-    """Images normalised and sized for one model, as another one wants them."""
-    if tuple(given["mean"]) != tuple(wanted["mean"]) or tuple(given["std"]) != tuple(wanted["std"]):
-        old, new = (_statistics(config, images) for config in (given, wanted))
-        images = (images * old[1] + old[0] - new[0]) / new[1]
-    size = tuple(wanted["input_size"][1:])
-    if images.shape[2:] != size:
-        images = F.interpolate(images, size, mode="bicubic", antialias=True)
-    return images
+def renormalised(images: Tensor, given: dict[str, Any], wanted: dict[str, Any]) -> Tensor:
+    """Images normalised for one model, as another one wants them.
+
+    Args:
+        images: (B, C, H, W)
+        given: Mean and std that the images have been normalised with.
+        wanted: Mean and std of the other model.
+    """
+    if tuple(given["mean"]) == tuple(wanted["mean"]) and tuple(given["std"]) == tuple(wanted["std"]):
+        return images
+    old, new = (_statistics(config, images) for config in (given, wanted))
+    return (images * old[1] + old[0] - new[0]) / new[1]
 
 
 def _statistics(config: dict[str, Any], like: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,22 +175,47 @@ def _statistics(config: dict[str, Any], like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choose_objective(
-    spec: str | Objective | None, student: nn.Module, teachers: dict[str, nn.Module], recipe_spec: str
+    spec: str | Objective | None,
+    student: nn.Module,
+    teachers: dict[str, nn.Module],
+    recipe_spec: str,
+    data: Data | None = None,
 ) -> Objective:
-    """The objective asked for; by default the methods' own, or soft distillation and labels, or labels alone."""
-    if isinstance(spec, Objective):
-        return _prepared(spec, student, teachers)
-    spec = spec or recipe_spec
+    """The objective asked for; by default the methods' own, or soft distillation and labels, or labels alone.
+
+    Args:
+        spec: An objective, or terms as text; None for the recipe's.
+        student: The model that is trained.
+        teachers: By name.
+        recipe_spec: The recipe's terms; auto chooses.
+        data: The training images; from images without labels only what teachers say is learnt.
+    """
+    labelled = data is None or data.labelled
+    chosen = spec if isinstance(spec, Objective) else _named(spec or recipe_spec, student, teachers, labelled)
+    if not labelled and chosen.needs_labels():
+        raise ValueError(
+            f"{data.name if data else ''} has no labels, which the objective needs; "
+            + (
+                "take one that learns from the teacher alone, such as soft"
+                if teachers
+                else "give a teacher to learn from"
+            )
+        )
+    return _prepared(chosen, student, teachers)
+
+
+def _named(spec: str, student: nn.Module, teachers: dict[str, nn.Module], labelled: bool) -> Objective:
     if spec != "auto":
-        return _prepared(parse_objective(spec), student, teachers)
+        return parse_objective(spec)
     if not teachers:
         return CrossEntropy()
     first = teachers.get("teacher", next(iter(teachers.values())))
     own = [method.objective(student, first) for method in card_of(student).methods]
-    found = [objective for objective in own if objective is not None]
-    if not found:
-        return CrossEntropy() + SoftDistillation(teacher="teacher" if "teacher" in teachers else next(iter(teachers)))
-    return _prepared(found[0] if len(found) == 1 else Sum(*found), student, teachers)
+    found = [objective for objective in own if objective is not None and (labelled or not objective.needs_labels())]
+    if found:
+        return found[0] if len(found) == 1 else Sum(*found)
+    soft = SoftDistillation(teacher="teacher" if "teacher" in teachers else next(iter(teachers)))
+    return CrossEntropy() + soft if labelled else soft
 
 
 def _prepared(objective: Objective, student: nn.Module, teachers: dict[str, nn.Module]) -> Objective:
@@ -178,6 +226,18 @@ def _prepared(objective: Objective, student: nn.Module, teachers: dict[str, nn.M
         if callable(prepare):
             prepare(student)
     return objective
+
+
+def in_their_roles(objective: Objective, teachers: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """The teachers by the names that the objective asks for: a single one plays the only part there is.
+
+    >>> list(in_their_roles(SoftDistillation(teacher="large"), {"teacher": nn.Identity()}))
+    ['large']
+    """
+    wanted = list(objective.teacher_taps())
+    if len(teachers) == len(wanted) == 1 and wanted[0] not in teachers:
+        return {wanted[0]: next(iter(teachers.values()))}
+    return teachers
 
 
 def check_teachers(objective: Objective, teachers: dict[str, nn.Module], student: nn.Module) -> None:
@@ -194,15 +254,20 @@ def check_teachers(objective: Objective, teachers: dict[str, nn.Module], student
             raise ValueError(f"the objective needs a teacher called '{name}'; given: {given}")
 
 
-def set_drop_path(model: nn.Module, rate: float) -> None:
-    """Stochastic depth growing linearly from 0 to `rate` over the blocks, in both branches.
+def set_drop_path(model: nn.Module, rate: float, grows: bool = True) -> None:
+    """Stochastic depth in both branches of every block: growing linearly from 0 to `rate`, or `rate` everywhere.
+
+    Args:
+        model: The model, changed itself.
+        rate: How often the last block's branches are left out.
+        grows: Whether the rate grows over the blocks.
 
     >>> import leanformer as lf
     >>> set_drop_path(lf.create("deit_tiny_patch16_224"), 0.1)
     """
     blocks = list(blocks_of(model).values())
     for index, block in enumerate(blocks):
-        probability = rate * index / max(1, len(blocks) - 1)
+        probability = rate * index / max(1, len(blocks) - 1) if grows else rate
         slots = [getattr(block, slot) for slot in block.slots]
         for module in block.modules():
             if isinstance(module, Branch) or (module in slots and hasattr(module, "drop")):

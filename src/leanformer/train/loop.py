@@ -55,6 +55,8 @@ class Run:
         objective: Objective,
         folder: Path | None,
     ):
+        data = objective.data_form(data, settings.seed)
+        teachers = {name: objective.teacher_form(name, teacher) for name, teacher in teachers.items()}
         self.model, self.recipe, self.settings = model, recipe, settings
         self.data, self.val, self.folder = data, val, folder
         self.accelerator = accelerator_for(settings, folder)
@@ -68,7 +70,7 @@ class Run:
         )  # fmt: skip
         self.total = (recipe.epochs + recipe.cooldown_epochs) * self.plan.updates_per_epoch
         self.stop = min(self.total, settings.max_updates or self.total)
-        self.mix = Mixing(recipe, self.plan, model)
+        self.mix = Mixing(recipe, self.plan, model, data.labelled)
         self.update, self.seconds, self.skipped = 0, 0.0, 0
         self.moment: dict[str, float] = {}
         self.changed, self.ledger = -STEADY_AFTER, Ledger()
@@ -77,7 +79,7 @@ class Run:
     def _prepare(self, teachers: dict[str, nn.Module], objective: Objective) -> None:
         recipe, settings = self.recipe, self.settings
         if recipe.drop_path is not None:
-            set_drop_path(self.model, recipe.drop_path)
+            set_drop_path(self.model, recipe.drop_path, recipe.drop_path_grows)
         for module in (self.model, objective, *teachers.values()):
             module.to(self.device)
         self.teachers = Teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
@@ -123,7 +125,7 @@ class Run:
     def _updates(self, signals: Signals) -> dict[str, Evaluation]:
         batches = training_batches(
             self.data, self.plan, self.recipe, self.config, self.device, self.update, self.stop, self.settings.workers,
-            self.quick,
+            self.quick, self.teachers.sizes(),
         )  # fmt: skip
         evaluations: dict[str, Evaluation] = {}
         every = self.settings.save_every or self.plan.updates_per_epoch
@@ -157,8 +159,7 @@ class Run:
                 self.journal.event("unreadable image", name=name)
                 self.data.damage.add(name)
             seed_all(self.settings.seed, "update", self.update, part, self.accelerator.process_index)
-            images, targets = self.mix(batch.images, batch.labels)
-            parts.append(self._backward(images, targets, epoch, last=part == self.settings.accumulate - 1))
+            parts.append(self._backward(self.mix(batch), epoch, last=part == self.settings.accumulate - 1))
         names = tuple(parts[0])
         terms = torch.stack([torch.stack([part[name] for name in names]) for part in parts]).sum(0)  # (terms,)
         if self._may_step(names, terms):
@@ -171,14 +172,14 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         self.update += 1
 
-    def _backward(self, images: Tensor, targets: Tensor, epoch: float, last: bool) -> dict[str, Tensor]:
+    def _backward(self, batch: Batch, epoch: float, last: bool) -> dict[str, Tensor]:
         with self.accelerator.autocast():
-            views = self.teachers(images)
+            views = self.teachers(batch.images, batch.views)
         with (
             self.accelerator.autocast(),
             contextlib.nullcontext() if last else without_sync(self.accelerator, self.wrapped),
         ):
-            terms = self.wrapped(images, targets, views, epoch)
+            terms = self.wrapped(batch.images, batch.labels, views, epoch)
             share = {name: term / self.settings.accumulate for name, term in terms.items()}
             self.accelerator.backward(torch.stack([term.float() for term in share.values()]).sum())
         return {name: term.detach().float() for name, term in share.items()}

@@ -109,6 +109,9 @@ class SoftDistillation(Objective):
         super().__init__()
         self.temperature, self.weight, self.teacher = temperature, weight, teacher
 
+    def needs_labels(self) -> bool:
+        return False
+
     def teacher_taps(self) -> dict[str, frozenset[str]]:
         return {self.teacher: frozenset()}
 
@@ -129,6 +132,9 @@ class HardDistillation(Objective):
     def __init__(self, weight: float = 1.0, teacher: str = "teacher"):
         super().__init__()
         self.weight, self.teacher = weight, teacher
+
+    def needs_labels(self) -> bool:
+        return False
 
     def teacher_taps(self) -> dict[str, frozenset[str]]:
         return {self.teacher: frozenset()}
@@ -196,6 +202,9 @@ class _Inner(Objective):
         if len(self.at) != len(self.teacher_at):
             raise ValueError(f"{len(self.at)} places in the student but {len(self.teacher_at)} in the teacher")
         self.weight, self.teacher, self.layout = weight, teacher, layout
+
+    def needs_labels(self) -> bool:
+        return False
 
     def student_taps(self) -> frozenset[str]:
         return frozenset(self.at)

@@ -10,7 +10,6 @@ How long the host takes to ask an idle device for an update tells which of the t
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,9 +20,9 @@ from ..core import Objective
 from ..data.loader import training_batches
 from ..data.sources import Source, check_fit, open_data
 from ..measure.energy import reading
-from ..measure.timing import Timing
+from ..measure.timing import Clock, Timing, time_calls
 from .journal import Journal
-from .learner import check_teachers, choose_objective
+from .learner import check_teachers, choose_objective, in_their_roles
 from .loop import Run
 from .recipe import Recipe
 from .runs import Settings
@@ -61,14 +60,17 @@ def profile(
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
     opened = open_data(data, "train", settings.seed, recipe.batch_size)
     check_fit(model, opened)
-    chosen = choose_objective(objective, model, teachers, recipe.objective)
+    chosen = choose_objective(objective, model, teachers, recipe.objective, opened)
+    teachers = in_their_roles(chosen, teachers)
     check_teachers(chosen, teachers, model)
     recipe = recipe.replace(learning_rate=STILL, min_learning_rate=0.0, warmup_learning_rate=0.0)
     run = Run(model, recipe, settings, opened, None, teachers, chosen, None)
     run.journal = Journal(None, quiet=True)
     run.wrapped.train(not recipe.frozen_statistics)
     whole = (updates + WARM_UP) * (2 * TURNS + 1) * settings.accumulate
-    source = training_batches(opened, run.plan, recipe, run.config, run.device, 0, whole, settings.workers, run.quick)
+    source = training_batches(
+        opened, run.plan, recipe, run.config, run.device, 0, whole, settings.workers, run.quick, run.teachers.sizes()
+    )
     kept = itertools.repeat(batch := next(source))
     marks, mix = Marks(run.device), run.mix
     marked = marks.batches(source)
@@ -83,9 +85,9 @@ def profile(
     spans, parts = marks.seconds(), 2 * micro  # each batch is made, then mixed
     spent = statistics.median(sum(spans[first : first + parts]) for first in range(0, len(spans), parts))
     host = _asking(lambda: run._one_update(kept), run.device, updates)
-    alone, _ = _time(lambda: mix(*_pair(next(source))), run.device, updates)
+    alone, _ = _time(lambda: mix(next(source)), run.device, updates)
     with run.accelerator.autocast():
-        teach, _ = _time(lambda: run.teachers(batch.images), run.device, updates)
+        teach, _ = _time(lambda: run.teachers(batch.images, batch.views), run.device, updates)
     run.learner.close()
     run.teachers.close()
     return {
@@ -115,16 +117,16 @@ class Marks:
     """
 
     def __init__(self, device: torch.device):
-        self.device = device
+        self.clock = Clock(device)
         self.pairs: list[tuple[Any, Any]] = []
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same call, marked each time."""
 
         def marked(*arguments: Any) -> Any:
-            before = self._mark()
+            before = self.clock.mark()
             result = call(*arguments)
-            self.pairs.append((before, self._mark()))
+            self.pairs.append((before, self.clock.mark()))
             return result
 
         return marked
@@ -137,45 +139,30 @@ class Marks:
 
     def seconds(self) -> list[float]:
         """The time between the marks of each call; waits for the device."""
-        _wait(self.device)
-        if self.device.type == "cuda":
-            return [before.elapsed_time(after) / 1e3 for before, after in self.pairs]
-        return [after - before for before, after in self.pairs]
-
-    def _mark(self) -> Any:
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-
-def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return batch.images, batch.labels
+        self.clock.wait()
+        return [self.clock.seconds(before, after) for before, after in self.pairs]
 
 
 def _time(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, float]:
-    """Seconds a call and the clock meanwhile, after a warm-up, with the device's queue empty before and after."""
+    """Seconds a call and the clock meanwhile, after a warm-up."""
+    clocks = []
     for _ in range(WARM_UP):
         call()
-    _wait(device)
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    clock = reading(torch.cuda.clock_rate, device) or 0.0  # while a GPU is at what was queued
-    _wait(device)
-    return (time.perf_counter() - start) / repeats, clock
+    _, total = time_calls(
+        call, repeats, device, meanwhile=lambda: clocks.append(reading(torch.cuda.clock_rate, device) or 0.0)
+    )
+    return total / repeats, clocks[0]
 
 
 def _asking(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
     """Seconds until a call returns that finds the device idle, and does not wait for it."""
-    times = []
+    host, clock, times = Clock(torch.device("cpu")), Clock(device), []
     for _ in range(repeats):
-        _wait(device)
-        start = time.perf_counter()
+        clock.wait()
+        start = host.mark()
         call()
-        times.append(time.perf_counter() - start)
-    _wait(device)
+        times.append(host.seconds(start, host.mark()))
+    clock.wait()
     return statistics.median(times)
 
 
@@ -183,8 +170,3 @@ def _turns(timings: list[tuple[float, float]]) -> tuple[Timing, float]:
     """The times of the turns and their median clock."""
     times, clocks = zip(*timings, strict=True)
     return Timing(list(times)), statistics.median(clocks)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize()

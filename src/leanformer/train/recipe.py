@@ -39,6 +39,8 @@ class Recipe:
     """Decay of the moving average of the weights."""
     drop_path: float | None = None
     """Stochastic depth of the last block, growing linearly from 0; None leaves the model's own."""
+    drop_path_grows: bool = True
+    """False: every block has the stochastic depth of the last."""
     frozen_statistics: bool = False
     """Train in evaluation mode: no drop path, no dropout, running statistics of batch norms fixed."""
     method_schedules: bool = True

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Objective, Step, blocks_of, input_of
-from ..data.label_maps import LabelMaps, Place
-from ..layers.tokens import choices, surviving
+from ..core import Objective, Step, blocks_of, decision_paths, input_of, single_patches, trace
+from ..core.reduce import refuse_untraceable
+from ..data.label_maps import LabelMaps, Place, with_places
 from .objectives import objective
 
 
@@ -71,8 +71,8 @@ def token_loss(logits: Tensor, labels: Tensor, kept: Tensor | None = None) -> Te
 class Annotator(nn.Module):
     """A trained classifier that labels places instead of images: its head is applied to each feature by itself.
 
-    Give it to training as the teacher called `annotator`. Takes any timm model, convolutional or not; an LV-ViT
-    labels with its own token-label head.
+    The objective of token labels makes one of the teacher that it is given. Takes any timm model, convolutional or
+    not; an LV-ViT labels with its own token-label head.
 
     >>> import timm
     >>> Annotator(timm.create_model("resnet18", num_classes=10))(torch.zeros(2, 3, 64, 64)).shape
@@ -114,9 +114,10 @@ class TokenLabels(Objective):
     """Cross-entropy of the class token and of every patch token, for models that answer with `Dense` (LV-ViT).
 
     The patches' labels come from the teacher called `annotator`, which sees the very images of the step, mixed or
-    not; or, with `labels`, from maps on disk (`LabelMaps`), of which each image says the crop: then the targets are
-    places (B, 7) as `TokenLabelled` gives them. `class_labels="annotator"` takes the class token's label from there
-    too, as the published recipe does.
+    not; or, with `labels`, from maps on disk (`LabelMaps`), of which each image says the crop: then the training data
+    are read with places (B, 7) for targets, without mixup, cutmix or label smoothing of the recipe's (`smoothing`
+    here does that). `class_labels="annotator"` takes the class token's label from there too, as the published recipe
+    does.
 
     >>> TokenLabels(labels="maps/", class_labels="annotator").teacher_taps()  # doctest: +SKIP
     {}
@@ -141,15 +142,25 @@ class TokenLabels(Objective):
         self._student: tuple[nn.Module, ...] = ()  # a tuple, so that the student is no part of the objective
 
     def prepare(self, student: nn.Module) -> None:
-        """Make the student answer with the logits of every patch in training."""
-        if getattr(student, "aux", None) != "max":
-            raise ValueError(f"{type(student).__name__} has no token-label head; take an LV-ViT with aux='max'")
-        surviving(student, {})  # refuses methods that mix patches into tokens which no label fits
+        """Make the student answer with the logits of every patch in training.
+
+        The head of the patches learns even where inference leaves it aside, as in SiT's teachers LV-ViT+.
+        """
+        if getattr(student, "aux", "none") == "none":
+            raise ValueError(f"{type(student).__name__} has no token-label head; take an LV-ViT, but not aux='none'")
+        refuse_untraceable(student)
+        student.aux_head.requires_grad_(True)  # type: ignore[operator]
         student.return_dense, student.mix_token = True, self.mix_token  # type: ignore[assignment]
         self._student = (student,)
 
+    def teacher_form(self, name: str, teacher: nn.Module) -> nn.Module:
+        return Annotator(teacher) if name == self.annotator and not _labels_places(teacher) else teacher
+
+    def data_form(self, data: Any, seed: int) -> Any:
+        return data if self.labels is None else with_places(data, seed)
+
     def student_taps(self) -> frozenset[str]:
-        return frozenset(choices(self._student[0])) if self._student else frozenset()
+        return frozenset(decision_paths(self._student[0])) if self._student else frozenset()
 
     def teacher_taps(self) -> dict[str, frozenset[str]]:
         return {self.annotator: frozenset()} if self.labels is None else {}
@@ -199,11 +210,16 @@ class TokenLabels(Objective):
 
     def _kept(self, step: Step) -> Tensor | None:
         """Which patch each token is, where a method has dropped some."""
-        history = surviving(self._student[0], {path: step.student.taps[path] for path in self._chosen(step)})
-        return history[-1].expand(len(step.images), -1) if history else None
+        paths = [path for path in decision_paths(self._student[0]) if path in step.student.taps]
+        if not paths:
+            return None
+        rows = trace(self._student[0], {path: step.student.taps[path] for path in paths})[-1]  # (B, M, N)
+        return single_patches(rows)
 
-    def _chosen(self, step: Step) -> list[str]:
-        return [path for path in choices(self._student[0]) if path in step.student.taps]
+
+def _labels_places(teacher: nn.Module) -> bool:
+    """Whether a teacher is an annotator already: one of ours, or a module that is no classifier."""
+    return isinstance(teacher, Annotator) or not hasattr(teacher, "forward_head")
 
 
 def _plane(model: Any, tokens: int) -> tuple[int, int]:

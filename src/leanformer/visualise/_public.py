@@ -6,7 +6,7 @@ from .distributions import feature_distributions
 from .fields import receptive_field
 from .figure import Figure
 from .images import named
-from .page import Page
+from .page import Page, shown
 from .tokens import kept_tokens, slimming
 from .training_curves import curve, curves
 
@@ -21,6 +21,7 @@ __all__ = [
     "latency_breakdown",
     "named",
     "receptive_field",
+    "shown",
     "slimming",
     "trade_off",
 ]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core import classes_of
 from .figure import AMOUNTS, Figure, panels
 from .images import Picture, as_batch, enlarged, named, pictures, where
 from .names import class_name
@@ -51,7 +52,7 @@ def grad_cam(
 ) -> Figure:
     """Where the evidence for `target` lies, by default for the class that the model predicts.
 
-    `classes` are names; models with 1000 classes have ImageNet's by default.
+    `classes` are names; by default those on the model's card, or ImageNet's for a model with 1000 classes.
 
     >>> import leanformer as lf
     >>> model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, num_classes=5)
@@ -66,7 +67,7 @@ def grad_cam(
     over = enlarged(maps, shown.shape[1:3], "nearest" if reduced else "bilinear")
     lines = [f"Grad-CAM of {named(model)}: where the evidence for a class lies."]
     for column, picture in enumerate(shown):
-        name = class_name(int(found[column]), total, classes)
+        name = class_name(int(found[column]), total, classes or classes_of(model))
         axes[0, column].imshow(picture)
         axes[0, column].set_title(name if len(name) < 28 else f"{name[:26]}…")
         axes[1, column].imshow(picture.mean(2), cmap="gray", vmin=0, vmax=1)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image, UnidentifiedImageError
-from timm.data import create_transform
 from torch import Tensor, nn
 from torchvision.transforms.functional import to_pil_image
 
 from ..core import input_of
+from ..data.view import EvaluationView
 
 Picture = str | os.PathLike[str] | Image.Image | Tensor
 
@@ -96,7 +96,7 @@ def _seen(model: nn.Module, image: Picture) -> Tensor:
     if isinstance(image, Tensor):
         batch = image if image.ndim == 4 else image[None]
         if batch.dtype == torch.uint8:
-            return torch.cat([_seen(model, to_pil_image(each.cpu())) for each in batch])
+            return torch.cat([_seen(model, to_pil_image(each.cpu())) for each in batch])  # as the same file would be
         if batch.ndim != 4 or batch.shape[1] != size[0]:
             raise ValueError(f"an image tensor has the shape ([B,] {size[0]}, H, W), not {tuple(image.shape)}")
         return batch
@@ -106,6 +106,4 @@ def _seen(model: nn.Module, image: Picture) -> Tensor:
             image.load()
         except (OSError, UnidentifiedImageError) as error:
             raise ValueError(f"cannot read the image {image}: {error}") from error
-    keys = ("input_size", "interpolation", "mean", "std", "crop_pct")
-    view = create_transform(**{key: config[key] for key in keys}, is_training=False)
-    return view(image.convert("RGB" if size[0] == 3 else "L"))[None]  # type: ignore[operator, index]
+    return EvaluationView(config)(image)[None]

@@ -1,6 +1,6 @@
 """Where on the image each token lies, also after tokens were dropped, fused or slimmed.
 
-    T₀ = one,    T ← T[chosen] at a place that drops,    T ← A T at a slimming        T: (B, tokens, patches)
+    T₀ = 1,    T ← S T at each reducer, S its provenance        T: (B, tokens, patches)
 
 A row of T says how much of each patch a token stands for. A fused token stands for no place: its row is zero.
 
@@ -11,14 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Block, Grid, blocks_of
-from ..layers.tokens import Choose
-from ..methods.sit.slimming import Slimming
-from ..methods.sit.static_slimming import PlaneSlimming, halved
+from ..core import Block, Reducer, blocks_of
+from ..core.reduce import refuse_untraceable
 
 
 @dataclass
@@ -46,7 +42,8 @@ class Features:
         assert grid is not None
         patches = values[:, self.prefix :]  # (B, N)
         if places is not None:
-            patches = (patches[:, None] @ places.to(patches))[:, 0]  # (B, P)
+            shares = places / places.sum(2, keepdim=True).clamp_min(1)  # a merged token's amount is shared out
+            patches = (patches[:, None] @ shares.to(patches))[:, 0]  # (B, P)
         return patches.unflatten(1, grid.size)
 
 
@@ -74,6 +71,7 @@ def watching(model: nn.Module) -> Iterator[Watch]:
     >>> [each.inputs.shape for each in watch.features]
     [torch.Size([1, 17, 32]), torch.Size([1, 17, 32])]
     """
+    refuse_untraceable(model)
     watch, handles = Watch(), []
     for block in blocks_of(model).values():
         handles += _watch_reducers(watch, block)
@@ -107,54 +105,21 @@ class _Leave:
 
 
 def _watch_reducers(watch: Watch, block: Block) -> list:
-    handles = []
-    for slot in block.slots:
-        module = getattr(block, slot)
-        choose = getattr(module, "choose", None)
-        if isinstance(choose, Choose):
-            handles.append(choose.register_forward_hook(_Chosen(watch, block.grid, bool(module.fuse_tokens))))
-        elif isinstance(module, Slimming):
-            handles.append(module.register_forward_pre_hook(_Slimmed(watch)))
-        elif isinstance(module, PlaneSlimming):
-            handles.append(module.register_forward_pre_hook(_Halved(watch)))
-        elif getattr(module, "leaves_grid", False):
-            raise ValueError(f"{type(module).__name__} mixes patches in a way that cannot be traced to their places")
-    return handles
+    slots = [getattr(block, slot) for slot in block.slots]
+    return [
+        slot.decision.register_forward_hook(_Reduced(watch, block, slot)) for slot in slots if isinstance(slot, Reducer)
+    ]
 
 
 @dataclass
-class _Chosen:
+class _Reduced:
     watch: Watch
-    grid: Grid | None
-    fuses: bool
+    block: Block
+    reducer: Reducer
 
-    def __call__(self, module: nn.Module, inputs: tuple, chosen: Tensor) -> None:
-        places = self.watch.places
-        if places is None:
-            assert self.grid is not None
-            patches = self.grid.size[0] * self.grid.size[1]
-            places = torch.eye(patches, device=chosen.device).expand(len(chosen), -1, -1)  # (B, P, P)
-        kept = places.gather(1, chosen[..., None].expand(-1, -1, places.shape[2]))  # (B, K, P)
-        self.watch.places = F.pad(kept, (0, 0, 0, int(self.fuses)))  # the fused token lies nowhere
-
-
-@dataclass
-class _Slimmed:
-    watch: Watch
-
-    def __call__(self, module: Slimming, inputs: tuple[Tensor, ...]) -> None:
-        with torch.no_grad():
-            weights = module.weights(inputs[0]).float()  # (B, N̂, N)
-        self.watch.places = weights if self.watch.places is None else weights @ self.watch.places
-
-
-@dataclass
-class _Halved:
-    watch: Watch
-
-    def __call__(self, module: PlaneSlimming, inputs: tuple[Tensor, ...]) -> None:
-        size, height_width = halved(module.grid.size, module.before + 1), module.grid.size
-        cells = torch.arange(size[0] * size[1], device=inputs[0].device).view(1, 1, *size).float()
-        owner = F.interpolate(cells, size=height_width, mode="nearest").flatten().long()  # (P,)
-        places = F.one_hot(owner, size[0] * size[1]).T.float()  # (N̂, P)
-        self.watch.places = (places / places.sum(1, keepdim=True)).expand(len(inputs[0]), -1, -1)
+    def __call__(self, module: nn.Module, inputs: tuple, decided: Tensor) -> None:
+        grid, places = self.block.grid, self.watch.places
+        assert grid is not None
+        tokens = grid.size[0] * grid.size[1] if places is None else places.shape[1]
+        rows = self.reducer.provenance(decided.detach(), tokens).float()  # (B, M, N)
+        self.watch.places = rows if places is None else rows @ places

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core import blocks_of
-from ..layers.tokens import FUSED, choices, kept_patches
-from ..methods.sit.slimming import Slimming, slimming_maps
+from ..core import FUSED, Decision, blocks_of, kept_patches, reducers, traced
 from .figure import AMOUNTS, COLOURS, Figure, panels
 from .images import Picture, as_batch, enlarged, named, pictures, where
 
@@ -33,7 +31,7 @@ def kept_tokens(model: nn.Module, images: Picture | Sequence[Picture]) -> Figure
     batch = as_batch(model, images)
     history = kept_patches(model, batch)
     size = _plane(model)
-    names = [f"block {number}" for number in _numbers(model, [path.rsplit(".", 2)[0] for path in choices(model)])]
+    names = [f"block {number}" for number in _numbers(model, [path.rsplit(".", 1)[0] for path in reducers(model)])]
     masks = [_mask(patches, size) for patches in history]  # (B, H, W) each
     shown = pictures(model, batch)
     plot, axes = panels(len(batch), len(masks) + 1)
@@ -67,10 +65,13 @@ def slimming(model: nn.Module, images: Picture | Sequence[Picture]) -> Figure:
     """
     model = model.eval()
     batch = as_batch(model, images)
-    maps = slimming_maps(model, batch)  # (B, N̂, H, W) each
+    soft = [path for path, reducer in reducers(model).items() if not isinstance(reducer.decision, Decision)]
+    if not soft:
+        raise ValueError("no method in this model mixes tokens by weights, so there is no slimming to show; try lf.SiT")
+    rows = dict(zip(reducers(model), traced(model, batch)))
+    maps = [rows[path].unflatten(2, _plane(model)) for path in soft]  # (B, N̂, H, W) each
     shares = [given.sum(1) / given.sum(1).mean((1, 2), keepdim=True) for given in maps]  # (B, H, W), mean 1
-    slimmed = [path for path, block in blocks_of(model).items() if isinstance(block.pre, Slimming)]
-    names = [f"before block {number}" for number in _numbers(model, slimmed)]
+    names = [f"before block {number}" for number in _numbers(model, [path.rsplit(".", 1)[0] for path in soft])]
     shown = pictures(model, batch)
     plot, axes = panels(len(batch), len(maps) + 1, higher=1.1)
     high = max(2.0, float(np.quantile(torch.stack(shares).cpu().numpy(), 0.995)))

@@ -8,12 +8,12 @@ from typing import Any
 from timm.layers import Attention, LayerNorm
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Rewrite, replaced
+from ...core import Block, Branch, LocalRewrite
 from ...layers.attention import attend, join_heads, project
-from ...layers.tokens import Choose
 from .kernels.choose import MOST_SCORES, choose_by_counting
 from .kernels.class_attention import HEAD_DIMS, attention_with_class_row, row_pays
 from .kernels.reorganise import MOST_CHANNELS, one_pass_pays, reorganise_in_one_pass
+from .reorganise import Choose
 
 
 class ClassRowAttention(nn.Module):
@@ -58,7 +58,7 @@ class OnePassReduction(nn.Module):
         score = received[:, slot.prefix :]  # (B, P)
         norm: Any = ffn.norm if self.normed else None
         u, z = reorganise_in_one_pass(
-            slot.skip(x), slot.scaled(y), score, slot.choose(score, keep), slot.fuse_tokens,
+            slot.skip(x), slot.scaled(y), score, slot.decision(score, keep), slot.fuse_tokens,
             *((norm.weight, norm.bias, norm.eps) if self.normed else (None, None, 0.0)),
         )  # fmt: skip
         if not self.normed:
@@ -73,7 +73,7 @@ def reduces(module: Any) -> bool:
     >>> reduces(Branch(nn.LayerNorm(8), nn.Linear(8, 8)))
     False
     """
-    chooses = isinstance(module, Branch) and isinstance(getattr(module, "choose", None), Choose)
+    chooses = isinstance(module, Branch) and isinstance(getattr(module, "decision", None), Choose)
     return chooses and type(module.fn) in (Attention, ClassRowAttention)
 
 
@@ -112,28 +112,15 @@ class ChooseByCounting(Choose):
         return choose_by_counting(score, keep) if score.shape[1] <= MOST_SCORES else super().forward(score, keep)
 
 
-def class_row_with_attention(model: nn.Module) -> nn.Module | None:
-    """Where tokens are ranked by the class token's attention, that row of the map from the attention's own kernel."""
-    return replaced(model, takes_class_row, with_class_row)
-
-
-def tokens_by_counting(model: nn.Module) -> nn.Module | None:
-    """Where tokens are chosen: each one's rank by counting those ahead of it, instead of sorting."""
-    return replaced(model, lambda module: type(module) is Choose, lambda choose: ChooseByCounting())
-
-
-def tokens_in_one_pass(model: nn.Module) -> nn.Module | None:
-    """Where tokens leave: the residual sum, the kept tokens, the fused rest and the next norm in one pass."""
-    return replaced(model, takes_one_pass, in_one_pass)
-
-
 def _layer_norm(norm: Any) -> bool:
     plain = type(norm) in (nn.LayerNorm, LayerNorm) and len(norm.normalized_shape) == 1
     return plain and norm.weight is not None
 
 
 REWRITES = (
-    Rewrite("attention with class row", class_row_with_attention),
-    Rewrite("tokens ranked by counting", tokens_by_counting),
-    Rewrite("tokens reorganised in one pass", tokens_in_one_pass),
+    LocalRewrite("attention with class row", takes_class_row, with_class_row),
+    LocalRewrite("tokens ranked by counting", lambda module: type(module) is Choose, lambda choose: ChooseByCounting()),
+    LocalRewrite("tokens reorganised in one pass", takes_one_pass, in_one_pass),
 )
+"""Where tokens leave: the class token's row from the attention's own kernel; each token's rank by counting those ahead
+of it; the residual sum, the kept tokens, the fused rest and the next norm in one pass."""

@@ -11,16 +11,18 @@ them), K kept, C channels. Neither a nor the sum is renormalised. No parameter i
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, ClassVar, Literal, Self
 
+import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Build, Method, Rewrite, blocks_of, select
+from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
 from ...layers.attention import SCORES, attend
-from ...layers.tokens import Choose, reorganise
 from .fast import REWRITES
+from .reorganise import Choose, reorganise
 
 
 def kept_count(keep_rate: float, tokens: int) -> int:
@@ -54,7 +56,7 @@ class Reorganise(Branch):
     torch.Size([2, 7, 8])
     """
 
-    leaves_grid = True
+    leaves_grid: bool | str = True
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Reorganise(Branch):
         self.tokens = tokens
         self.fuse_tokens = fuse_tokens
         self.score = score
-        self.choose = Choose()
+        self.decision = Choose()
 
     def keep(self, tokens: int) -> int:
         """How many of `tokens` (without the prefix) stay."""
@@ -93,7 +95,12 @@ class Reorganise(Branch):
         y, received = attend(self.fn, self.norm(x), self.score)  # type: ignore[arg-type]
         x = self.skip(x) + self.scaled(y)  # (B, prefix + P, C)
         score = received[:, self.prefix :]  # (B, P)
-        return reorganise(x, score, self.choose(score, keep), self.fuse_tokens)
+        return reorganise(x, score, self.decision(score, keep), self.fuse_tokens)
+
+    def provenance(self, decided: Tensor, tokens: int) -> Tensor:
+        """The kept tokens' own rows, and a zero row for the fused token, which lies nowhere: (B, K [+ 1], P)."""
+        kept = F.one_hot(decided, tokens)  # (B, K, P)
+        return F.pad(kept, (0, 0, 0, int(self.fuse_tokens)))
 
     def extra_repr(self) -> str:
         kept = f"keep_rate={self.keep_rate:g}" if self.tokens is None else f"tokens={self.tokens}"
@@ -120,6 +127,8 @@ class EViT(Method, name="evit"):
     >>> lean(torch.zeros(1, 3, 224, 224)).shape
     torch.Size([1, 1000])
     """
+
+    acts_on: ClassVar = "tokens"
 
     runtime: ClassVar[frozenset[str]] = frozenset({"keep_rate", "tokens", "fuse_tokens"})
 
@@ -180,11 +189,30 @@ class EViT(Method, name="evit"):
         return tuple(sorted({depth * quarter // 4 for quarter in (1, 2, 3)}))
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         return REWRITES
 
     def off(self) -> Self:
         return self.replace(keep_rate=1.0, tokens=None)
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        blocks = tuple(range(1, len(blocks_of(model))))  # before the first block no token has looked at any other
+        try:
+            cls(at=blocks).swaps(model)
+        except ValueError:
+            return None
+        return Choices(blocks, most=0.9)
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> Self:
+        rates = tuple(1 - shares[block] for block in sorted(shares))
+        return cls.finetune(at=tuple(sorted(shares)), keep_rate=rates)
+
+    @classmethod
+    def tokens_left(cls, share: float, tokens: int) -> int:
+        kept = kept_count(1 - share, tokens)
+        return kept + (kept < tokens)  # the fused token counts among the next block's
 
     def advance(self, model: nn.Module, epoch: float) -> dict[str, float]:
         places = self.places(model)

@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...core import Rewrite, replaced
+from ...core import LocalRewrite
+from ...layers.products import repa_ffn
 from .idle import FusedFFN
-from .products import repa_ffn
 
 
 class RePaProducts(nn.Module):
@@ -14,10 +14,7 @@ class RePaProducts(nn.Module):
 
     def __init__(self, ffn: Any):
         super().__init__()
-        weights = (ffn.fc1.weight, ffn.fc1.bias, ffn.fc2.weight, ffn.fc2.bias, ffn.fc3.weight)
-        self.w, self.b, self.w_in, self.b_in, self.w_out = (
-            nn.Parameter(w.detach().flatten(1) if w.ndim > 1 else w) for w in weights
-        )
+        self.w, self.b, self.w_in, self.b_in, self.w_out = (nn.Parameter(w) for w in ffn.three_products())
         self.channels_first = ffn.fc1.weight.ndim == 4
 
     def forward(self, x: Tensor) -> Tensor:
@@ -25,20 +22,16 @@ class RePaProducts(nn.Module):
             return self._rows(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return self._rows(x)
 
+    def three_products(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The weights W, b, W_in, b_in, W_out."""
+        return self.w, self.b, self.w_in, self.b_in, self.w_out
+
     def _rows(self, x: Tensor) -> Tensor:
         return repa_ffn(x, self.w, self.b, self.w_in, self.b_in, self.w_out)
 
 
-def repa_by_products(model: nn.Module) -> nn.Module | None:
-    """RePa's fused FFN as three products that do everything else in passing."""
-    return replaced(model, _gelu_repa, RePaProducts)
-
-
 def _gelu_repa(module: Any) -> bool:
-    if type(module) is not FusedFFN or module.fc2 is None or type(module.act) is not nn.GELU:
-        return False
-    plain = all(type(fc) in (nn.Linear, nn.Conv2d) for fc in (module.fc1, module.fc2, module.fc3))
-    return plain and module.norm is None and module.skip is None and module.fc1.bias is not None
+    return type(module) is FusedFFN and module.three_products() is not None
 
 
-REWRITES = (Rewrite("RePa by products", repa_by_products),)
+REWRITES = (LocalRewrite("RePa by products", _gelu_repa, RePaProducts),)

@@ -9,7 +9,7 @@ C channels, R hidden channels, A active ones, R − A idle ones.
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -154,6 +154,15 @@ class FusedFFN(nn.Module):
             self.act = act
         else:
             self.fc2 = None
+
+    def three_products(self) -> tuple[Tensor, ...] | None:
+        """The weights W, b, W_in, b_in, W_out of three products around GELU, or None where there is more to it."""
+        if self.norm is not None or self.skip is not None or self.fc2 is None or type(self.act) is not nn.GELU:
+            return None
+        if any(type(fc) not in (nn.Linear, nn.Conv2d) for fc in (self.fc1, self.fc2, self.fc3)):
+            return None
+        weights: Any = (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias, self.fc3.weight)
+        return tuple(w.detach().flatten(1) if w.ndim > 1 else w.detach() for w in weights)
 
     def forward(self, x: Tensor) -> Tensor:
         h = x if self.norm is None else self.norm(x)

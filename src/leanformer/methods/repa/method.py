@@ -8,12 +8,12 @@ idle_ratio θ is the share of hidden channels without activation. C channels, R 
 
 import dataclasses
 import functools
-from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from ...core import Block, Branch, Build, Method, Rewrite, blocks_of, select
+from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
 from . import idle
 from .fast import REWRITES
 from .idle import Rounding
@@ -31,6 +31,8 @@ class RePa(Method, name="repa"):
     >>> round(lf.measure.count(lf.fuse(model)).parameters / 1e6, 2)
     3.49
     """
+
+    acts_on: ClassVar = "ffn"
 
     idle_ratio: float | tuple[float, ...] = 0.75
     """Share of hidden channels without activation: one for all blocks, or one for each block that is swapped."""
@@ -67,11 +69,24 @@ class RePa(Method, name="repa"):
             raise ValueError(f"the linear schedule needs one idle_ratio of at least 0.5, not {self.idle_ratio}")
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         return REWRITES
 
     def off(self) -> "RePa":
         return self.replace(blocks=())
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        served = [i for i, block in enumerate(blocks_of(model).values()) if "ffn" in block.slots]
+        try:
+            cls(blocks=tuple(served)).swaps(model)
+        except ValueError:
+            return None
+        return Choices(tuple(served), most=0.75, steps=(0.25, 0.5, 0.75), fitted=True) if served else None
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> "RePa":
+        return cls(blocks=tuple(sorted(shares)), idle_ratio=tuple(shares[block] for block in sorted(shares)))
 
     def advance(self, model: nn.Module, epoch: float) -> dict[str, float]:
         """Set how far the FFNs have turned from their old form into the one that folds."""

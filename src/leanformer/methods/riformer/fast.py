@@ -5,9 +5,9 @@ from typing import Any
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Rewrite, replaced
+from ...core import Block, Branch, LocalRewrite, ThreeProducts
 from .affine import NormResidual
-from .kernels.mixer_free import block_by_products, channel_sums
+from .kernels.mixer_free import block_by_products, channel_sums, path_block_by_products
 
 ONE_PASS_WIDTH = 192
 """Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
@@ -46,12 +46,32 @@ class MixerFreeBlock(nn.Module):
         return block_by_products(x, sums, *(tuple(pair) for pair in pairs), self.eps)  # type: ignore[arg-type]
 
 
+class MixerFreePathBlock(nn.Module):
+    """One mixer-free block whose FFN is three products: (B, N, C) and channel sums in and out."""
+
+    def __init__(self, block: Any):
+        super().__init__()
+        norm, weights = block.mix.norm, block.ffn.three_products()
+        self.norm = nn.ParameterList(nn.Parameter(t.detach().clone()) for t in (norm.weight, norm.bias))
+        self.weights = nn.ParameterList(nn.Parameter(t.detach().clone()) for t in weights)
+        self.eps = norm.eps
+        self.width, self.hidden = weights[0].shape[0], weights[2].shape[0]
+
+    def forward(self, x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        norm, weights = list(self.norm), list(self.weights)
+        if x.is_cuda and self.width <= ONE_PASS_WIDTH and self.hidden % 16 == 0:
+            from .kernels.mixer_free_triton import path_block_in_one_pass
+
+            return path_block_in_one_pass(x, sums, norm, weights, self.eps)
+        return path_block_by_products(x, sums, tuple(norm), weights, self.eps)  # type: ignore[arg-type]
+
+
 class MixerFreeStage(nn.Module):
     """A sequence of mixer-free blocks over a map (B, C, H, W), whose norms need no pass of their own."""
 
     def __init__(self, blocks: Any):
         super().__init__()
-        self.blocks = nn.ModuleList(MixerFreeBlock(block) for block in blocks)
+        self.blocks = nn.ModuleList(_laid_out(block) for block in blocks)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, chans, height, width = x.shape
@@ -62,9 +82,8 @@ class MixerFreeStage(nn.Module):
         return rows.view(batch, height, width, chans).permute(0, 3, 1, 2)
 
 
-def mixer_free_stages(model: nn.Module) -> nn.Module | None:
-    """Stages without token mixer in one pass a block."""
-    return replaced(model, _mixer_free, MixerFreeStage)
+def _laid_out(block: Any) -> nn.Module:
+    return MixerFreePathBlock(block) if isinstance(block.ffn, ThreeProducts) else MixerFreeBlock(block)
 
 
 def _mixer_free(module: Any) -> bool:
@@ -75,6 +94,8 @@ def _mixer_free_block(block: Any) -> bool:
     if not isinstance(block, Block) or block.layout != "NCHW" or not isinstance(block.pre, nn.Identity):
         return False
     mix, ffn = block.mix, block.ffn
+    if type(mix) is NormResidual and isinstance(ffn, ThreeProducts):
+        return _whole_map_norm(mix.norm) and isinstance(mix.skip, nn.Identity) and ffn.three_products() is not None
     if type(mix) is not NormResidual or type(ffn) is not Branch or type(ffn.fn) is not Mlp:
         return False
     norms = all(_whole_map_norm(n) for n in (mix.norm, ffn.norm)) and mix.norm.eps == ffn.norm.eps
@@ -89,4 +110,4 @@ def _whole_map_norm(norm: Any) -> bool:
     return isinstance(norm, nn.GroupNorm) and norm.num_groups == 1 and norm.bias is not None
 
 
-REWRITES = (Rewrite("mixer-free stages in one pass", mixer_free_stages),)
+REWRITES = (LocalRewrite("mixer-free stages in one pass", _mixer_free, MixerFreeStage),)

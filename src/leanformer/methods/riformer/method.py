@@ -10,14 +10,14 @@ B batch, P positions, C channels. Equation and table numbers are those of the RI
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Build, Layout, Method, Objective, Rewrite, Step, blocks_of, select
+from ...core import Block, Branch, Build, Choices, Layout, LocalRewrite, Method, Objective, Step, blocks_of, select
 from ...layers.layout import to_tokens
 from ...layers.losses import Distillation, distil, feature_loss, relation_loss
 from .affine import Affine, AffineBranch, MixerFree, Start, absorbs
@@ -33,6 +33,8 @@ class RIFormer(Method, name="riformer"):
     >>> type(lf.fuse(model, verify=False).stages[0].blocks[0].mix).__name__
     'NormResidual'
     """
+
+    acts_on: ClassVar = "mixer"
 
     blocks: tuple[int, ...] | None = None
     """Which blocks. None: all of them, or the first quarter where a class token must gather the image."""
@@ -52,13 +54,14 @@ class RIFormer(Method, name="riformer"):
     """How many blocks imitate, spread over the stages, or which (indices over the whole depth)."""
     block_weight: float = 1.0
     """λ₁ of Eq. 9. The paper leaves its three weights unsaid; of 0.1, 1 and 10 for all of them, 1 left the student
-    closest to its teacher (a small PoolFormer on Tiny-ImageNet, relative features)."""
+    closest to its teacher (a small PoolFormer on Tiny-ImageNet, with relative=True)."""
     output_weight: float = 1.0
     """λ₂."""
     relation_weight: float = 1.0
     """λ₃."""
-    relative: bool = True
-    """Divide L_in' and L_out by the mean square of the teacher's features; False: the paper's plain mean."""
+    relative: bool = False
+    """False: the paper's plain mean (Eq. 6 and 8). True, our variant: L_in' and L_out divided by the mean square of the
+    teacher's features, so that every block counts alike."""
     feature_epochs: float = 80
     """How long L_in' and L_out count, from the start; the paper's 80 are out of 120."""
     relation_epochs: float = 20
@@ -79,7 +82,7 @@ class RIFormer(Method, name="riformer"):
             raise ValueError(f"layers is {self.layers}; give a number of blocks or the indices of some")
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         return REWRITES
 
     def off(self) -> "RIFormer":
@@ -91,6 +94,20 @@ class RIFormer(Method, name="riformer"):
         for path, block in chosen.items():
             _refuse_unknown(path, block)
         return {path: _Swap(self, block.layout, block.dim) for path, block in chosen.items()}
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        depth = len(blocks_of(model))
+        blocks = tuple(range(depth - 1 if _reads_class_token(model) else depth))
+        try:
+            cls(blocks=blocks).swaps(model)
+        except ValueError:
+            return None
+        return Choices(blocks, most=1.0, steps=(1.0,), fitted=True) if blocks else None
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> "RIFormer":
+        return cls(blocks=tuple(sorted(shares)), start="fit")
 
     def objective(self, student: nn.Module, teacher: nn.Module | None) -> "ModuleImitation":
         """Logit distillation and module imitation.
@@ -167,6 +184,9 @@ class ModuleImitation(Objective):
         fits = self.has_teacher and self._fits(blocks_of(teachers["teacher"]))
         self.imitated = "teacher" if fits and "imitation" not in teachers else "imitation"
         self.imitates = bool(self.layouts and teachers)
+
+    def needs_labels(self) -> bool:
+        return not self.has_teacher or self.method.label_weight > 0
 
     def student_taps(self) -> frozenset[str]:
         return frozenset(self.layouts) | {f"{path}.mix.fn" for path in self.affines} if self.imitates else frozenset()

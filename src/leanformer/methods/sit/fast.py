@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...core import Rewrite, replaced
+from ...core import LocalRewrite
 from ...layers.products import linear_gelu
 from .kernels.slim import slim_in_one_pass
 from .slimming import FusedSlimming, Slimming
@@ -46,9 +46,4 @@ def slims_in_one_pass(module: Any) -> bool:
     return plain and module.fc1.bias is not None
 
 
-def slimming_in_one_pass(model: nn.Module) -> nn.Module | None:
-    """Where tokens are slimmed: the softmax, the mixtures and the tokens that pass by in one pass."""
-    return replaced(model, slims_in_one_pass, OnePassSlimming)
-
-
-REWRITES = (Rewrite("tokens slimmed in one pass", slimming_in_one_pass),)
+REWRITES = (LocalRewrite("tokens slimmed in one pass", slims_in_one_pass, OnePassSlimming),)

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, get_args
 import torch
 from torch import nn
 
-from ...core import Block, Build, Grid, Method, Rewrite, blocks_of, select
+from ...core import Block, Build, Grid, LocalRewrite, Method, blocks_of, select
 from .fast import REWRITES
 from .recalibration import FeatureRecalibration, Recalibration
 from .slimming import Axis, SpatialPrior, TokenSlimming
@@ -158,7 +158,7 @@ class SiT(Method, name="sit"):
         return slimmed_counts(grid.size[0] * grid.size[1], self.keep_ratio, times)
 
     @classmethod
-    def rewrites(cls) -> tuple[Rewrite, ...]:
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
         return REWRITES
 
     def off(self) -> Self:

@@ -11,7 +11,6 @@ B batch, N tokens in, N̂ (`tokens`) out, C channels, H x W the plane of patches
 import copy
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ...core import Grid, blocks_of
+from ...core import Grid
 
 Axis = Literal["inputs", "outputs"]
 Size = tuple[int, int]
@@ -118,8 +117,9 @@ class SpatialPrior(nn.Module):
 
     def forward(self, tokens: int) -> Tensor:
         bias = self.bias
-        if self.grid is not None and self.grid.size != self.size:
-            bias = resample(bias, self.size, self.grid.size)
+        plane = self.grid.plane(tokens) if self.grid is not None and tokens != bias.shape[1] else self.size
+        if plane != self.size:
+            bias = resample(bias, self.size, plane)
         if bias.shape[1] != tokens:
             raise ValueError(
                 f"this slimming with a spatial prior expects {bias.shape[1]} patch tokens and found {tokens}; "
@@ -145,8 +145,9 @@ class Slimming(nn.Module):
         self.prefix = prefix
         self.axis: Axis = axis
         self.prior = prior
-        self.leaves_grid = arrangement(tokens) if prior is not None else True
-        self.needs_grid = False
+        self.decision = nn.Identity()
+        self.leaves_grid: bool | str = arrangement(tokens) if prior is not None else True
+        self.needs_grid: bool | str = False
         if prior is not None:
             self.needs_grid = True if prior.grid is not None else arrangement(prior.bias.shape[1])
 
@@ -163,7 +164,11 @@ class Slimming(nn.Module):
         return logits.softmax(2 if self.axis == "inputs" else 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return slim(x, self.weights(x), self.prefix)
+        return slim(x, self.decision(self.weights(x)), self.prefix)
+
+    def provenance(self, decided: Tensor, tokens: int) -> Tensor:
+        """The slimming weights themselves, (B, N̂, N)."""
+        return decided
 
     def extra_repr(self) -> str:
         return f"prefix={self.prefix}, axis={self.axis}"
@@ -219,43 +224,3 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     layer.weight = nn.Parameter(weight)
     layer.bias = nn.Parameter(bias) if bias is not None else None  # type: ignore[assignment]
     return layer
-
-
-def compose(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Each slimming's weights in terms of the tokens before the first: A₁, A₂A₁, A₃A₂A₁, …
-
-    >>> [a.shape[1:] for a in compose([torch.zeros(1, 4, 16), torch.zeros(1, 2, 4)])]
-    [torch.Size([4, 16]), torch.Size([2, 16])]
-    """
-    through: list[Tensor] = []
-    for step in weights:
-        through.append(step @ through[-1] if through else step)
-    return through
-
-
-@torch.no_grad()
-def slimming_maps(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """How much each patch gives to each token that is left, after every slimming: a list of (B, N̂, H, W).
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("deit_tiny_patch16_224"), lf.SiT(at=(3, 6)))
-    >>> [m.shape for m in slimming_maps(model, torch.zeros(1, 3, 224, 224))]
-    [torch.Size([1, 98, 14, 14]), torch.Size([1, 49, 14, 14])]
-    """
-    blocks = [block for block in blocks_of(model).values() if isinstance(block.pre, Slimming)]
-    if not blocks:
-        raise ValueError("this model has no dynamic token slimming, so there are no slimming weights to read")
-    seen: list[Tensor] = []
-
-    def read(module: Slimming, inputs: tuple[Tensor]) -> None:
-        seen.append(module.weights(inputs[0]))
-
-    handles = [block.pre.register_forward_pre_hook(read) for block in blocks]  # type: ignore[arg-type]
-    try:
-        model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
-    grid = blocks[0].grid
-    assert grid is not None
-    return [through.unflatten(2, grid.size) for through in compose(seen)]

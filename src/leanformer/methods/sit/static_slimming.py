@@ -35,8 +35,10 @@ class PlaneSlimming(nn.Module):
 
     def __init__(self, fn: nn.Module, grid: Grid, before: int):
         super().__init__()
-        self.needs_grid, self.leaves_grid = _named(grid.size, before), _named(grid.size, before + 1)
+        self.needs_grid: bool | str = _named(grid.size, before)
+        self.leaves_grid: bool | str = _named(grid.size, before + 1)
         self.fn = fn
+        self.decision = nn.Identity()
         self.grid = grid
         self.before = before
 
@@ -45,8 +47,16 @@ class PlaneSlimming(nn.Module):
         if x.shape[1] - prefix != size[0] * size[1]:
             raise ValueError(f"this slimming expects a plane of {size} patches and found {x.shape[1] - prefix} tokens")
         plane = x[:, prefix:].transpose(1, 2).unflatten(2, size)  # (B, C, H, W)
-        tokens = self.fn(plane).flatten(2).transpose(1, 2)  # (B, N̂, C)
+        tokens = self.decision(self.fn(plane)).flatten(2).transpose(1, 2)  # (B, N̂, C)
         return torch.cat([x[:, :prefix], tokens], dim=1)
+
+    def provenance(self, decided: Tensor, tokens: int) -> Tensor:
+        """Each new token stands for the cell of the plane that it lies over, (B, N̂, N)."""
+        before, after = (halved(self.grid.size, times) for times in (self.before, self.before + 1))
+        cells = torch.arange(after[0] * after[1], device=decided.device).view(1, 1, *after).float()
+        owner = F.interpolate(cells, size=before, mode="nearest").flatten().long()  # (N,)
+        rows = F.one_hot(owner, after[0] * after[1]).T.float()  # (N̂, N)
+        return (rows / rows.sum(1, keepdim=True)).expand(len(decided), -1, -1)
 
 
 def _named(size: Size, times: int) -> bool | str:
@@ -86,7 +96,8 @@ class TokenMlpSlimming(nn.Module):
     def __init__(self, inputs: int, tokens: int, prefix: int, size: Size | None = None, first: bool = True):
         super().__init__()
         self.prefix = prefix
-        self.needs_grid, self.leaves_grid = first or arrangement(inputs), arrangement(tokens)
+        self.needs_grid: bool | str = first or arrangement(inputs)
+        self.leaves_grid: bool | str = arrangement(tokens)
         self.fc1 = nn.Linear(inputs, 4 * inputs)
         self.fc2 = nn.Linear(4 * inputs, tokens)
         for linear in (self.fc1, self.fc2):

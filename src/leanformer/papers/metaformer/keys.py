@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ...backbones.build import create
+from ...backbones import create
 from ...backbones.metaformer import MetaFormer
 from ...backbones.metaformer_config import FAMILIES, OFFICIAL, Config
 from ...core import card_of
@@ -35,7 +35,7 @@ BLOCK_V2 = (
 )  # fmt: skip
 
 
-def _v1_arguments(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+def v1_arguments(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Our arguments of `metaformer` for the constructor's arguments of an official v1 class."""
     config = {key: value for key, value in config.items() if not (key in ("init_cfg", "pretrained") and value is None)}
     take = config.pop
@@ -61,7 +61,7 @@ def _build_poolformer(config: dict[str, Any], state: State) -> nn.Module:
     family = config.pop("family", "poolformer")
     if family != "poolformer":
         raise ValueError(f"models.poolformer.PoolFormer is of the family poolformer, not {family}")
-    return create("metaformer", **_v1_arguments(config, {}))
+    return create("metaformer", **v1_arguments(config, {}))
 
 
 def _build_hybrid(config: dict[str, Any], state: State) -> nn.Module:
@@ -74,9 +74,9 @@ def _build_hybrid(config: dict[str, Any], state: State) -> nn.Module:
     else:
         settings = _family_settings(family, stages)
     config.pop("add_pos_embs", None)
-    settings = _v1_arguments(config, settings)
+    settings = v1_arguments(config, settings)
     settings["pos_embed"] = _pos_embeds(state, Config(**{**_plain(settings), "pos_embed": False}))
-    return create("metaformer", **_with_img_size(settings, state, _network(Config(**_plain(settings)))))
+    return create("metaformer", **_with_img_size(settings, state, network_places(Config(**_plain(settings)))))
 
 
 def _family_settings(family: str | None, stages: int) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _build_baseline(config: dict[str, Any], state: State) -> nn.Module:
     return create("metaformer", **_with_img_size(arguments, state, places))
 
 
-def _network(config: Config) -> dict[int, str]:
+def network_places(config: Config) -> dict[int, str]:
     """Stage → the official prefix of its blocks in v1's `network`."""
     places, index = {}, 0
     for s in range(len(config.depths)):
@@ -182,7 +182,7 @@ def _refuse(config: dict[str, Any]) -> None:
 def _v1_keys(model: nn.Module) -> KeyMap:
     assert isinstance(model, MetaFormer)
     pairs = [("patch_embed.proj.{*}", "stem.conv.{*}")]
-    for s, place in _network(model.config).items():
+    for s, place in network_places(model.config).items():
         index = int(place.rpartition(".")[2])
         if model.config.pos_embed[s]:
             pairs.append((f"network.{index - 1}.pos_embed", f"stages.{s}.pos_embed"))

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...backbones.build import create
-from ...core import apply, blocks_of, fold, method_from
-from ...methods.repa.idle import Affine, FusedFFN, FusedPair, reparameterise
+from ...backbones import create
+from ...backbones.metaformer_config import SIZES
+from ...core import apply, blocks_of, fold
+from ...methods import RePa
+from ...methods.repa.idle import Affine, FusedFFN, FusedPair, Rounding, reparameterise
 from ..door import CONVERTERS, RELEASED, Converter, KeyMap, State
-from ..metaformer.keys import _network, _v1_arguments
-from .models import MIXERS, VITS
+from ..metaformer.keys import network_places, v1_arguments
+from .models import MIXERS, POOL_SIZE, SWINS, VITS
 
 VIT = "Ackesnal/RePaViT repavit.Transformer"
 SWIN = "Ackesnal/RePaViT repaswin.SwinTransformer"
@@ -33,8 +35,8 @@ NEUTRAL = {
 """Options that have no counterpart, at the value that changes nothing."""
 
 
-def _method(config: dict[str, Any], rounding: str) -> dict[str, Any] | None:
-    """Our options of RePa for the official ones, which leave `config`; None where no channel idles."""
+def _method(config: dict[str, Any], rounding: Rounding) -> RePa | None:
+    """Our RePa for the official options, which leave `config`; None where no channel idles."""
     norm = config.pop("feature_norm", "LayerNorm")
     idles, ratio = config.pop("channel_idle", False), config.pop("idle_ratio", 0.75)
     schedule = "linear" if config.pop("heuristic", None) == "linear" else "static"
@@ -43,19 +45,19 @@ def _method(config: dict[str, Any], rounding: str) -> dict[str, Any] | None:
     if not idles:
         return None
     kind = "batch" if norm == "BatchNorm" else "layer"
-    return {"idle_ratio": ratio, "schedule": schedule, "norm": kind, "rounding": rounding}
+    return RePa(idle_ratio=ratio, schedule=schedule, norm=kind, rounding=rounding)
 
 
-def _finish(model: nn.Module, options: dict[str, Any] | None, left: dict[str, Any], state: State) -> nn.Module:
+def _finish(model: nn.Module, method: RePa | None, left: dict[str, Any], state: State) -> nn.Module:
     """Put RePa on, and fold where the state dict is of the reparameterised form."""
     for key, value in left.items():
         value = tuple(value) if isinstance(value, list) else value
         if value is not None and (key not in NEUTRAL or value != NEUTRAL[key]):
             raise ValueError(f"the official option {key}={value!r} has no counterpart in our RePaFormers")
-    if options is not None:
-        model = apply(model, method_from("repa", options))
+    if method is not None:
+        model = apply(model, method)
     trained = any(".mlp" in key and (".norm1." in key or ".norm." in key) and "tokens" not in key for key in state)
-    return model if trained or options is None else fold(model)
+    return model if trained or method is None else fold(model)
 
 
 def _take(config: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -63,33 +65,33 @@ def _take(config: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _build_vit(config: dict[str, Any], state: State) -> nn.Module:
-    options = _method(config, "ceil")
+    method = _method(config, "ceil")
     arguments = _take(config, *COMMON, "depth", "num_heads", "mlp_ratio", "pre_norm", "attn_drop_rate")
     arguments = {"mlp_ratio": 4, "pre_norm": False, **arguments}
     scale, start = config.pop("layer_scale", False), config.pop("init_values", None)
     if scale:
         arguments["init_values"] = start or 1e-5
-    return _finish(create("repavit", **arguments), options, config, state)
+    return _finish(create("repavit", **arguments), method, config, state)
 
 
 def _build_swin(config: dict[str, Any], state: State) -> nn.Module:
-    options = _method(config, "ceil")
+    method = _method(config, "ceil")
     arguments = _take(config, *COMMON, "depths", "num_heads", "window_size", "mlp_ratio", "attn_drop_rate")
-    return _finish(create("swin", **arguments), options, config, state)
+    return _finish(create("swin", **arguments), method, config, state)
 
 
 def _build_poolformer(config: dict[str, Any], state: State) -> nn.Module:
-    options = _method(config, "floor")
-    return _finish(create("metaformer", **_v1_arguments(config, {})), options, {}, state)
+    method = _method(config, "floor")
+    return _finish(create("metaformer", **v1_arguments(config, {})), method, {}, state)
 
 
 def _build_mixer(config: dict[str, Any], state: State) -> nn.Module:
     """The official Mixer ignores its idle ratio: as many channels stay active as the model is wide."""
-    options = _method({**config, "idle_ratio": 0.75}, "nearest")
+    method = _method({**config, "idle_ratio": 0.75}, "nearest")
     for name in ("feature_norm", "channel_idle", "idle_ratio", "heuristic"):
         config.pop(name, None)
     arguments = _take(config, *COMMON, "num_blocks")
-    return _finish(create("repamixer", **arguments), options, config, state)
+    return _finish(create("repamixer", **arguments), method, config, state)
 
 
 def _vit_keys(model: nn.Module) -> KeyMap:
@@ -113,7 +115,7 @@ def _mixer_keys(model: nn.Module) -> KeyMap:
 def _poolformer_keys(model: Any) -> KeyMap:
     rest = [("patch_embed.proj.{*}", "stem.conv.{*}")]
     pairs = [("norm1.{*}", "mix.norm.{*}"), ("layer_scale_1", "mix.scale.gamma")]
-    for stage, place in _network(model.config).items():
+    for stage, place in network_places(model.config).items():
         if stage and model.config.has_downsample(stage):
             index = int(place.rpartition(".")[2]) - 1
             rest.append((f"network.{index}.proj.{{*}}", f"stages.{stage}.downsample.conv.{{*}}"))
@@ -233,15 +235,13 @@ for _official, _build, _keys in (
 _IDLE: dict[str, Any] = {"feature_norm": "BatchNorm", "channel_idle": True, "idle_ratio": 0.75}
 for _size, _dims in VITS.items():
     RELEASED[f"RePaViT_{_size.capitalize()}"] = (VIT, {**_IDLE, "pre_norm": True, **_dims})
-for _size, _dim, _depths, _heads in (
-    ("Tiny", 96, (2, 2, 6, 2), (3, 6, 12, 24)),
-    ("Small", 96, (2, 2, 18, 2), (3, 6, 12, 24)),
-    ("Base", 128, (2, 2, 18, 2), (4, 8, 16, 32)),
-):
-    _config = {"embed_dim": _dim, "depths": _depths, "num_heads": _heads, "window_size": 7}
-    RELEASED[f"RePaSwin_{_size}"] = (SWIN, {**_IDLE, **_config})
-for _size, _layers in (("s12", (2, 2, 6, 2)), ("s24", (4, 4, 12, 4)), ("s36", (6, 6, 18, 6))):
-    _config = {"layers": _layers, "embed_dims": (64, 128, 320, 512), "pool_size": 7}
-    RELEASED[f"RePaPoolformer_{_size}"] = (POOLFORMER, {**_IDLE, **_config})
+for _size, _dims in SWINS.items():
+    RELEASED[f"RePaSwin_{_size.capitalize()}"] = (SWIN, {**_IDLE, **_dims, "window_size": 7})
+for _size in ("s12", "s24", "s36"):
+    _layers, _widths = SIZES[_size]
+    RELEASED[f"RePaPoolformer_{_size}"] = (
+        POOLFORMER,
+        {**_IDLE, "layers": _layers, "embed_dims": _widths, "pool_size": POOL_SIZE},
+    )
 for _size, _dims in MIXERS.items():
     RELEASED[f"RePaMlpMixer_{_size}"] = (MIXER, {**_IDLE, **_dims})

@@ -26,11 +26,48 @@ VITS = {
     "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
     "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
 }
+SWINS = {
+    "tiny": {"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)},
+    "small": {"embed_dim": 96, "depths": (2, 2, 18, 2), "num_heads": (3, 6, 12, 24)},
+    "base": {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)},
+}
+POOL_SIZE = 7
+"""Of the published RePa-PoolFormers S12, S24 and S36; PoolFormer's own is 3."""
 MIXERS = {
     f"{letter}{patch}": {"patch_size": patch, "embed_dim": dim, "num_blocks": blocks}
     for letter, dim, blocks in (("s", 512, 8), ("b", 768, 12), ("l", 1024, 24))
     for patch in (16, 32)
 }
+
+VANILLA: dict[str, tuple[str, dict[str, Any]]] = {
+    "DeiT-Tiny": ("deit_tiny_patch16_224", {}), "DeiT-Small": ("deit_small_patch16_224", {}),
+    "DeiT-Base": ("deit_base_patch16_224", {}), "ViT-Large": ("vit_large_patch16_224", {}),
+    "ViT-Huge": ("vit", VITS["huge"]),
+    "Swin-Tiny": ("swin_tiny_patch4_window7_224", {}), "Swin-Small": ("swin_small_patch4_window7_224", {}),
+    "Swin-Base": ("swin_base_patch4_window7_224", {}), "LV-ViT-S": ("lvvit_s", {}), "LV-ViT-M": ("lvvit_m", {}),
+    "PoolFormer-s12": ("poolformer_s12", {}), "PoolFormer-s24": ("poolformer_s24", {}),
+    "PoolFormer-s36": ("poolformer_s36", {}), "MLPMixer-b16": ("mixer_b16_224", {}),
+    "MLPMixer-l16": ("mixer_l16_224", {}),
+}  # fmt: skip
+"""A model of the paper → its backbone and arguments, as those who published the backbone have it."""
+BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
+    title: (name, {"pool_size": POOL_SIZE}) if name.startswith("poolformer") else (name, arguments)
+    for title, (name, arguments) in VANILLA.items()
+} | {
+    "DeiT-Tiny": ("repavit_tiny", {}), "DeiT-Small": ("repavit_small", {}), "DeiT-Base": ("repavit_base", {}),
+    "ViT-Large": ("repavit_large", {}), "ViT-Huge": ("repavit_huge", {}),
+    "MLPMixer-b16": ("repamixer_b16", {}), "MLPMixer-l16": ("repamixer_l16", {}),
+}  # fmt: skip
+"""The same for the backbones under the RePaFormers: the published code changes ViT, PoolFormer and MLP-Mixer."""
+
+
+def idle_ratio_of(title: str) -> float:
+    """The idle ratio of a published RePaFormer: an LV-ViT's FFN is three times as wide as the model, the others' four.
+
+    >>> idle_ratio_of("DeiT-Base")
+    0.75
+    """
+    return 1 - 1 / 3 if title.startswith("LV-ViT") else 0.75
 
 
 class TokenNormMixer(MlpMixer):

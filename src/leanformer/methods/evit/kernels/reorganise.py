@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ....layers.tokens import reorganise
+from ..reorganise import reorganise
 
 MOST_CHANNELS = 4096
 MANY_IMAGES = 64

@@ -4,7 +4,11 @@
 
 GroupNorm with one group has two statistics an image, so u and GN₂(u) are both affine in x, channel by channel, and
 both pairs of statistics follow from Σx and Σx² of each channel: no norm needs a pass of its own. LayerScale is folded
-into GN₁ and fc2.
+into GN₁ and fc2. Where the FFN is three products of u instead (its norm and its residual inside them),
+
+    u = x + GN₁(x),    y = gelu(u W_inᵀ + b_in) W_outᵀ + u Wᵀ + b
+
+the same holds for u alone.
 
 B images, N pixels, C channels (a power of two, or the sum of two), R hidden channels.
 """
@@ -13,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ....layers.products import linear_gelu
+from ....layers.products import linear_gelu, repa_ffn
 
 Pair = tuple[Tensor, Tensor]
 
@@ -33,12 +37,25 @@ def coefficients(sums: Tensor, pixels: int, norm1: Pair, norm2: Pair, eps: float
     """a₁, d₁, a₂, d₂ of u = a₁ x + d₁ and GN₂(u) = a₂ x + d₂, each (B, 1, C), from the channel sums of x."""
     s1, s2 = sums[:, :1], sums[:, 1:]  # (B, 1, C)
     count = pixels * sums.shape[2]
-    mean, rstd = _moments(s1, s2, count, eps)
-    g1, b1, g2, b2 = (t.float() for t in (*norm1, *norm2))
-    a1, d1 = 1 + rstd * g1, b1 - mean * rstd * g1
+    a1, d1 = first_coefficients(sums, pixels, norm1, eps)
+    g2, b2 = (t.float() for t in norm2)
     squares = a1 * a1 * s2 + 2 * a1 * d1 * s1 + pixels * d1 * d1
     mean2, rstd2 = _moments(a1 * s1 + pixels * d1, squares, count, eps)
     return a1, d1, a1 * rstd2 * g2, (d1 - mean2) * rstd2 * g2 + b2
+
+
+def first_coefficients(sums: Tensor, pixels: int, norm1: Pair, eps: float) -> Pair:
+    """a₁ and d₁ of u = a₁ x + d₁, each (B, 1, C), from the channel sums of x."""
+    mean, rstd = _moments(sums[:, :1], sums[:, 1:], pixels * sums.shape[2], eps)
+    g1, b1 = (t.float() for t in norm1)
+    return 1 + rstd * g1, b1 - mean * rstd * g1
+
+
+def path_block_by_products(x: Tensor, sums: Tensor, norm1: Pair, weights: list[Tensor], eps: float) -> Pair:
+    """The block whose FFN is three products, by the library; `weights` are W, b, W_in, b_in, W_out."""
+    a1, d1 = first_coefficients(sums, x.shape[1], norm1, eps)
+    y = repa_ffn((x * a1 + d1).to(x.dtype), *weights)  # (B, N, C)
+    return y, channel_sums(y)
 
 
 def block_by_products(

@@ -24,8 +24,8 @@ def block_in_one_pass(
     rows, chunk, stages = TILES.get(low, (64, 64, 2))
     grid = (triton.cdiv(pixels, rows), batch)
     _block_kernel[grid](
-        x, y, sums, out, *norm1, *norm2, *fc1, *fc2, pixels, eps,
-        C=channels, R=fc1[0].shape[0], LOW=low, HIGH=high, ROWS=rows, CHUNK=chunk, FAST=x.is_cuda,
+        x, y, sums, out, *norm1, *norm2, *fc1, *fc2, x, pixels, eps,
+        C=channels, R=fc1[0].shape[0], LOW=low, HIGH=high, ROWS=rows, CHUNK=chunk, FAST=x.is_cuda, PATH=False,
         num_warps=4 if low < 256 else 8, num_stages=stages,
     )  # fmt: skip
     return y, out
@@ -34,6 +34,38 @@ def block_in_one_pass(
 @block_in_one_pass.register_fake
 def _(x, sums, norm1, norm2, fc1, fc2, eps):
     return torch.empty_like(x), torch.empty_like(sums)
+
+
+@torch.library.custom_op("leanformer::path_block_in_one_pass", mutates_args=())
+def path_block_in_one_pass(
+    x: Tensor, sums: Tensor, norm1: list[Tensor], weights: list[Tensor], eps: float
+) -> tuple[Tensor, Tensor]:
+    """The block whose FFN is three products W, b, W_in, b_in, W_out: x (B, N, C) and its sums → y and its sums."""
+    y, out = torch.empty_like(x), torch.zeros_like(sums)
+    batch, pixels, channels = x.shape
+    w, b, w_in, b_in, w_out = weights
+    low, high = halves(channels)
+    rows, chunk, stages = TILES.get(low, (64, 64, 2))
+    _block_kernel[(triton.cdiv(pixels, rows), batch)](
+        x, y, sums, out, *norm1, *norm1, w_in, b_in, w_out, b, w, pixels, eps,
+        C=channels, R=w_in.shape[0], LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(w_in.shape[0])),
+        FAST=x.is_cuda, PATH=True, num_warps=4 if low < 256 else 8, num_stages=stages,
+    )  # fmt: skip
+    return y, out
+
+
+@path_block_in_one_pass.register_fake
+def _(x, sums, norm1, weights, eps):
+    return torch.empty_like(x), torch.empty_like(sums)
+
+
+def whole_chunk(hidden: int) -> int:
+    """The largest power of two that divides the hidden channels: a kernel takes whole chunks of them, of 16 or more.
+
+    >>> whole_chunk(96), whole_chunk(64)
+    (32, 64)
+    """
+    return hidden & -hidden
 
 
 TILES = {64: (128, 64, 2), 128: (64, 64, 3)}
@@ -86,8 +118,10 @@ def _load(pointer, offsets):
 
 
 @triton.jit
-def _finish(x, a1, d1, acc, bias, y_ptr, out_ptr, rows, cols, inside, C: tl.constexpr):
-    y = x * a1[None, :] + d1[None, :] + acc + bias[None, :]
+def _finish(x, a1, d1, acc, bias, y_ptr, out_ptr, rows, cols, inside, C: tl.constexpr, PATH: tl.constexpr):
+    y = acc + bias[None, :]
+    if not PATH:
+        y += x * a1[None, :] + d1[None, :]
     tl.store(y_ptr + rows[:, None] * C + cols[None, :], y, mask=inside[:, None])
     y = tl.where(inside[:, None], y, 0.0)
     tl.atomic_add(out_ptr + cols, tl.sum(y, 0), sem="relaxed")
@@ -96,9 +130,10 @@ def _finish(x, a1, d1, acc, bias, y_ptr, out_ptr, rows, cols, inside, C: tl.cons
 
 @triton.jit
 def _block_kernel(
-    x_ptr, y_ptr, sums_ptr, out_ptr, g1_ptr, b1_ptr, g2_ptr, b2_ptr, w1_ptr, c1_ptr, w2_ptr, c2_ptr, pixels, eps,
+    x_ptr, y_ptr, sums_ptr, out_ptr, g1_ptr, b1_ptr, g2_ptr, b2_ptr, w1_ptr, c1_ptr, w2_ptr, c2_ptr, path_ptr,
+    pixels, eps,
     C: tl.constexpr, R: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, FAST: tl.constexpr,
+    CHUNK: tl.constexpr, FAST: tl.constexpr, PATH: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(1).to(tl.int64)
     x_ptr += image * pixels * C
@@ -132,13 +167,24 @@ def _block_kernel(
 
     a1, d1, a2, d2 = _coefficients(s1, s2, g1, b1, g2, b2, mean, rstd, mean2, rstd2)
     x = tl.load(x_ptr + rows[:, None] * C + low[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    if PATH:
+        a2, d2 = a1, d1
     z = (x * a2[None, :] + d2[None, :]).to(kind)
     acc = tl.zeros((ROWS, LOW), tl.float32)
     if HIGH:
         a1h, d1h, a2h, d2h = _coefficients(s1h, s2h, g1h, b1h, g2h, b2h, mean, rstd, mean2, rstd2)
         xh = tl.load(x_ptr + rows[:, None] * C + high[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        if PATH:
+            a2h, d2h = a1h, d1h
         zh = (xh * a2h[None, :] + d2h[None, :]).to(kind)
         acch = tl.zeros((ROWS, HIGH), tl.float32)
+
+    if PATH:  # the sum with the third product, which stands for the residual
+        acc = tl.dot(z, tl.load(path_ptr + low[None, :] * C + low[:, None]), acc, input_precision="ieee")
+        if HIGH:
+            acc = tl.dot(zh, tl.load(path_ptr + low[None, :] * C + high[:, None]), acc, input_precision="ieee")
+            acch = tl.dot(z, tl.load(path_ptr + high[None, :] * C + low[:, None]), acch, input_precision="ieee")
+            acch = tl.dot(zh, tl.load(path_ptr + high[None, :] * C + high[:, None]), acch, input_precision="ieee")
 
     for start in range(0, R, CHUNK):
         chunk = start + tl.arange(0, CHUNK)
@@ -154,6 +200,6 @@ def _block_kernel(
             w2h = tl.load(w2_ptr + high[None, :] * R + chunk[:, None])
             acch = tl.dot(h, w2h, acch, input_precision="ieee")
 
-    _finish(x, a1, d1, acc, _load(c2_ptr, low), y_ptr, out_ptr, rows, low, inside, C)
+    _finish(x, a1, d1, acc, _load(c2_ptr, low), y_ptr, out_ptr, rows, low, inside, C, PATH)
     if HIGH:
-        _finish(xh, a1h, d1h, acch, _load(c2_ptr, high), y_ptr, out_ptr, rows, high, inside, C)
+        _finish(xh, a1h, d1h, acch, _load(c2_ptr, high), y_ptr, out_ptr, rows, high, inside, C, PATH)

@@ -1,0 +1,76 @@
+"""Compile side by side, measure one after another.
+
+Compiling takes a core for many seconds and the device hardly ever; timing needs the device for itself. So each job runs
+in a process of its own up to the point where only its timing is left, and waits there until it is called.
+"""
+
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+Job = Callable[..., Any]
+"""A picklable call that returns its result; given `ready`, it calls that once when all but the timing is done."""
+
+
+def compile_together(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Any]]:
+    """Run jobs, so many compiling at a time and one timing at a time; yields each with its result.
+
+    Args:
+        jobs: what to run. A job that fails in a process of its own has the result None.
+        workers: processes at a time. One is this process: its jobs run one after the other, and what they raise is
+            raised.
+
+    >>> list(compile_together([], workers=2))
+    []
+    """
+    if workers <= 1:
+        yield from ((job, job()) for job in jobs)
+        return
+    for first in range(0, len(jobs), workers):
+        yield from _in_processes(jobs[first : first + workers])
+
+
+def _in_processes(jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+    """All jobs prepare at the same time; when none is preparing any more, they finish one by one."""
+    context = multiprocessing.get_context("spawn")
+    lines: list[Connection] = []
+    processes = []
+    try:
+        for job in jobs:
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_child, args=(job, theirs))
+            process.start()
+            theirs.close()  # so that a child that dies ends the line
+            lines.append(mine)
+            processes.append(process)
+        prepared = [_hear(line)[0] == "ready" for line in lines]
+        for job, line, process, fine in zip(jobs, lines, processes, prepared, strict=True):
+            if fine:
+                line.send("go")
+            yield job, _hear(line)[1] if fine else None
+            process.join()
+    finally:  # also where this is interrupted, or its caller wants no more
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _child(job: Job, line: Connection) -> None:
+    def ready() -> None:
+        line.send(("ready", None))
+        line.recv()
+
+    try:
+        line.send(("done", job(ready)))
+    except Exception:
+        traceback.print_exc()
+        line.send(("failed", None))
+
+
+def _hear(line: Connection) -> tuple[str, Any]:
+    try:
+        return line.recv()
+    except EOFError:
+        return "failed", None

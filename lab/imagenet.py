@@ -1,0 +1,211 @@
+"""python -m lab imagenet: a trained ViT-Ti made lean without labels, judged on ImageNet photographs.
+
+teacher  ViT-Ti as it is        students  soft answers of the teacher on COCO photographs, no labels
+judged   on photographs nobody chose by: top-1 on one half of imagenet5k; recipes are chosen on the other half
+"""
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import leanformer as lf
+from leanformer.data.sources import Arrays, open_data
+from leanformer.data.view import EvaluationView
+from leanformer.measure import choose, commit, count, record, write_result
+from leanformer.measure.console import console
+from leanformer.search.plan import Plan
+
+from .studies.file_lock import file_lock, read_row, write_row
+
+Build = Callable[[nn.Module], nn.Module]
+LEAN = (1.25, 1.5, 2.0, 2.5, 3.0)
+INPUT = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 1.0}
+"""How the ViT-Ti of AugReg normalises; the photographs are cropped already."""
+
+
+def teacher_of(checkpoint: Path) -> nn.Module:
+    """The trained ViT-Ti.
+
+    Args:
+        checkpoint: its weights, under timm's keys.
+    """
+    return lf.create("vit_tiny_patch16_224", checkpoint, pretrained_cfg_overlay=INPUT).eval()
+
+
+def students(plans: Path | None = None) -> dict[str, Build]:
+    """Name of a row → how its student is made from the teacher.
+
+    Args:
+        plans: a file with the plans that `python -m lab plans` found.
+    """
+
+    def method(*methods: Any) -> Build:
+        return lambda teacher: lf.apply(teacher, *methods)
+
+    rows: dict[str, Build] = {}
+    for rate in (0.9, 0.8, 0.7, 0.6, 0.5):
+        rows[f"EViT {rate}"] = method(lf.EViT.finetune(keep_rate=rate))
+    for pairs in (8, 11, 13, 16, 19):
+        rows[f"ToMe {pairs} a block"] = method(lf.ToMe(merged=pairs))
+    for rate in (0.7, 0.5):
+        rows[f"ToMe {rate} in blocks 3, 6, 9"] = method(lf.ToMe(keep_rate=rate, at=(3, 6, 9)))
+    rows["SiT late"] = method(lf.SiT())
+    for ratio in (0.25, 0.5, 0.75):
+        rows[f"RePa {ratio}"] = method(lf.RePa(idle_ratio=ratio))
+    rows["RePa 0.25 + ToMe 13 a block"] = method(lf.RePa(idle_ratio=0.25), lf.ToMe(merged=13))
+    for blocks in (1, 2):
+        rows[f"RIFormer in {blocks} blocks"] = method(lf.RIFormer(blocks=tuple(range(blocks)), start="fit"))
+    for size in (208, 192, 176, 160, 144, 128):
+        rows[f"{size} px"] = functools.partial(lf.resize, img_size=size)
+    found = json.loads(plans.read_text())["plans"] if plans is not None and plans.is_file() else {}
+    for name, plan in found.items():
+        rows[name] = Plan.from_json(plan["plan"]).build
+    return rows
+
+
+def imagenet(
+    checkpoint: Path,
+    data: str,
+    judge: str,
+    plans: Path | None = None,
+    only: str = "",
+    epochs: int = 10,
+    images: int | None = None,
+    batch_size: int = 512,
+    learning_rate: float = 1e-4,
+    mixup: float = 0.8,
+    cutmix: float = 0.0,
+    crop: float = 0.25,
+    objective: str = "soft",
+    seed: int = 0,
+    variant: str = "",
+    device: str | None = None,
+    compile: bool = False,
+    runs: Path = Path("runs/imagenet"),
+    output: Path = Path("results/study_imagenet.json"),
+) -> None:
+    """Distil students of a trained ViT-Ti on photographs without labels, and judge them on ImageNet photographs.
+
+    Example: python -m lab imagenet --checkpoint vit_tiny.safetensors --data pack:coco --judge pack:imagenet5k
+
+    Args:
+        checkpoint: Weights of vit_tiny_patch16_224.
+        data: Photographs without labels to distil on.
+        judge: Labelled photographs; one half chooses among recipes, the other judges.
+        plans: What `python -m lab plans` wrote, for the rows called lean.
+        only: Only the rows whose name contains this text, or the one whose whole name it is; several parted by |.
+        epochs: Of each student.
+        images: Only the first so many photographs to distil on.
+        batch_size: Images an update.
+        learning_rate: The highest one.
+        mixup: Strength of mixing pairs of images; 0 for none.
+        cutmix: Strength of pasting boxes of other images; 0 for none.
+        crop: The smallest share of an image that a crop shows.
+        objective: What is learnt from the teacher.
+        seed: Of batches and new weights.
+        variant: A name for other settings than the default ones, kept with the row.
+        device: cpu or cuda; by default the GPU if there is one.
+        compile: Compile teacher and student for training.
+        runs: Folder of the run folders; several processes may share it.
+        output: The result file.
+    """
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    teacher = teacher_of(checkpoint)
+    rows = students(plans)
+    chosen = choose(rows, only)
+    half = photographs(judge)
+    answers = {name: answers_of(teacher.to(place), part) for name, part in half.items()}
+    training: Any = None
+    for name in chosen:
+        folder = runs / f"{name}{f' {variant}' if variant else ''}, {epochs} epochs, seed {seed}".replace("/", "-")
+        with file_lock(folder) as mine:
+            if not mine or read_row(folder) is not None:
+                continue
+            training = unlabelled(data, images) if training is None else training
+            began = time.perf_counter()
+            student = rows[name](teacher.cpu())
+            row: dict[str, Any] = {
+                "model": name, "variant": variant, "epochs": epochs, "images": len(training), "seed": seed,
+                "learning_rate": learning_rate, "mixup": mixup, "cutmix": cutmix, "crop": crop, "objective": objective,
+                "macs": count(lf.fuse(student, verify=False)).macs, "commit": commit(),
+            }  # fmt: skip
+            if epochs:
+                recipe = lf.recipes.finetune(
+                    epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, mixup=mixup, cutmix=cutmix,
+                    crop_scale=(crop, 1.0), ema=None, auto_augment=None, color_jitter=0.2, label_smoothing=0.0,
+                    warmup_epochs=min(1, epochs / 5),
+                )  # fmt: skip
+                result = lf.train.fit(
+                    student, recipe=recipe, data=training, teacher=lf.apply(teacher), objective=objective, seed=seed,
+                    device=str(place), precision="bf16" if place.type == "cuda" else "no", compile=compile,
+                    evaluate_every=0, quiet=True,
+                )  # fmt: skip
+                student = result.model
+            student = student.eval().to(place)
+            row |= {
+                key: value
+                for part, found in half.items()
+                for key, value in judged(student, found, answers[part], part).items()
+            }
+            lf.save(student, folder / "model.safetensors")
+            write_row(folder, row | {"seconds": round(time.perf_counter() - began, 1)})
+            console().print(f"{name}: {row['judge_top1']:.2f}, {time.perf_counter() - began:.0f} s", highlight=False)
+    gathered = [row for row in map(read_row, sorted(runs.iterdir())) if row is not None]
+    about = {name: judged(teacher.to(place), part, answers[name], name) for name, part in half.items()}
+    write_result(
+        record("study imagenet", gathered, place, teacher={k: v for d in about.values() for k, v in d.items()}), output
+    )
+    console().print(f"{len(gathered)} rows in {output}")
+
+
+def photographs(judge: str) -> dict[str, Arrays]:
+    """The labelled photographs in two halves, by a fixed seed: one to choose recipes by, one to judge."""
+    found = open_data(judge, "val")
+    assert isinstance(found, Arrays), "the photographs are a pack"
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))
+    middle = len(order) // 2
+    return {
+        name: Arrays(found.images[part], found.labels[part], found.classes, name=f"{found.name}, {name}")
+        for name, part in (("choose", order[:middle]), ("judge", order[middle:]))
+    }
+
+
+def unlabelled(data: str, images: int | None) -> Arrays:
+    """Photographs without labels; a .npy file of uint8 (n, 3, H, W) is read as it is, without decoding."""
+    if data.endswith(".npy"):
+        pixels = torch.from_numpy(np.load(data, mmap_mode="r")[:images])
+        return Arrays.unlabelled(pixels)
+    found = open_data(data, "train")
+    assert isinstance(found, Arrays), "the photographs are a pack"
+    return Arrays.unlabelled(found.images[:images])
+
+
+@torch.inference_mode()
+def answers_of(model: nn.Module, data: Arrays) -> Tensor:
+    """The model's logits for all images of a data set, seen at its own size."""
+    like = next(model.parameters())
+    view = EvaluationView(lf.core.input_of(model))
+    batch = 256 if like.device.type == "cuda" else 16
+    parts = data.images.split(batch)
+    with torch.autocast(like.device.type, torch.bfloat16, enabled=like.device.type == "cuda"):
+        return torch.cat([model(view(part.to(like.device))).float() for part in parts]).cpu()
+
+
+def judged(model: nn.Module, data: Arrays, teacher: Tensor, part: str) -> dict[str, Any]:
+    """Top-1, agreement with the teacher, divergence, and which images were right, as hexadecimal digits."""
+    logits = answers_of(model, data)
+    right = logits.argmax(1) == data.labels
+    agree = (logits.argmax(1) == teacher.argmax(1)).float().mean().item()
+    loss = torch.nn.functional.kl_div(
+        logits.log_softmax(1), teacher.log_softmax(1), log_target=True, reduction="batchmean"
+    ).item()
+    bits = np.packbits(right.numpy()).tobytes().hex()
+    return {f"{part}_top1": 100 * right.float().mean().item(), f"{part}_agreement": 100 * agree, f"{part}_loss": loss,
+            f"{part}_right": bits}  # fmt: skip

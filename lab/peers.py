@@ -1,0 +1,163 @@
+"""What other libraries make of the same backbone at the same MACs. They are imported where the user has them.
+
+| peer | package | what it does to a ViT |
+| --- | --- | --- |
+| torch-pruning | torch-pruning | removes channels of the embedding, of each head and of the MLP, by magnitude |
+| tome | tome (facebookresearch/ToMe) | merges r tokens in every block |
+| pruna | pruna, transformers | the same, on a ViT of transformers with the backbone's dims |
+
+A peer's strength is set so that its MACs come as near to the wanted ones as its steps allow. Nothing is trained: speed
+does not depend on the weights.
+"""
+
+import copy
+import importlib.util
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leanformer.core import input_of
+from leanformer.measure import count
+
+ROUND_TO = 8
+"""Channels that are left are a multiple of this, as matrix units want them."""
+TRIES = 6
+NEAR = 0.01
+"""MACs within this share of the wanted ones are near enough."""
+
+
+def installed(peer: str) -> bool:
+    """Whether the packages of a peer are there.
+
+    Args:
+        peer: torch-pruning, tome or pruna.
+
+    >>> installed("torch-pruning") in (True, False)
+    True
+    """
+    if peer not in PEERS:
+        raise ValueError(f"unknown peer '{peer}'; known: {', '.join(PEERS)}")
+    return all(importlib.util.find_spec(package) is not None for package in PEERS[peer][0])
+
+
+def make_peer(peer: str, backbone: nn.Module, macs: int) -> nn.Module:
+    """What a peer makes of a ViT of timm's at about these MACs.
+
+    Args:
+        peer: torch-pruning, tome or pruna; it must be installed.
+        backbone: the ViT, left as it was.
+        macs: of one image.
+    """
+    return PEERS[peer][1](backbone, macs)
+
+
+def pruned(backbone: nn.Module, macs: int) -> nn.Module:
+    """The ViT without its least channels, by Torch-Pruning; every layer loses the same share of them."""
+    whole = count(backbone).macs
+    low, high, ratio = 0.0, 0.95, 1 - (macs / whole) ** 0.5  # MACs fall nearly with the square of the channels left
+    best: tuple[float, nn.Module] | None = None
+    for _ in range(TRIES):
+        model = _pruned_by(backbone, ratio)
+        found = count(model).macs
+        off = abs(found / macs - 1)
+        if best is None or off < best[0]:
+            best = (off, model)
+        if off < NEAR:
+            break
+        low, high = (ratio, high) if found > macs else (low, ratio)
+        ratio = (low + high) / 2
+    assert best is not None
+    return best[1]
+
+
+def _pruned_by(backbone: Any, ratio: float) -> nn.Module:
+    import torch_pruning  # type: ignore[import-not-found]
+
+    model = copy.deepcopy(backbone).eval()
+    attentions: list[Any] = [module for module in model.modules() if hasattr(module, "qkv")]
+    for attention in attentions:
+        attention.fused_attn = False  # the pruner follows products, not one fused operator
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the position embedding, which it prunes rightly
+        magnitude = torch_pruning.importance.GroupMagnitudeImportance(p=2)
+        pruner = torch_pruning.pruner.BasePruner(
+            model, torch.randn(1, *input_of(model)["input_size"]), magnitude,
+            pruning_ratio=ratio, ignored_layers=[model.head], round_to=ROUND_TO,
+            num_heads={attention.qkv: attention.num_heads for attention in attentions},
+        )  # fmt: skip
+        pruner.step()
+    for attention in attentions:
+        attention.num_heads = pruner.num_heads[attention.qkv]
+        attention.attn_dim = attention.qkv.out_features // 3
+        attention.head_dim = attention.attn_dim // attention.num_heads
+        attention.scale = attention.head_dim**-0.5
+        attention.fused_attn = True
+    return model
+
+
+def merged_by_tome(backbone: nn.Module, macs: int) -> nn.Module:
+    """The ViT with r tokens merged in every block, by the authors of token merging."""
+    import tome  # type: ignore[import-not-found]
+
+    model: Any = copy.deepcopy(backbone).eval()
+    tome.patch.timm(model)
+
+    def merging(r: int) -> nn.Module:
+        model.r = r
+        return model
+
+    return merging(_merges_for(merging, macs, model.patch_embed.num_patches))
+
+
+def merged_by_pruna(backbone: nn.Module, macs: int) -> nn.Module:
+    """A ViT of transformers with the backbone's dims, r tokens merged in every block by Pruna."""
+    from pruna import SmashConfig, smash  # type: ignore[import-not-found]
+    from transformers import ViTConfig, ViTForImageClassification  # type: ignore[import-not-found]
+
+    given: Any = backbone
+    block, size = given.blocks[0], input_of(backbone)["input_size"]
+    config = ViTConfig(
+        hidden_size=given.embed_dim, num_hidden_layers=len(given.blocks), num_attention_heads=block.attn.num_heads,
+        intermediate_size=block.mlp.fc1.out_features, image_size=size[1], patch_size=given.patch_embed.patch_size[0],
+        num_labels=given.num_classes,
+    )  # fmt: skip
+
+    def merging(r: int) -> nn.Module:
+        smashed = smash(
+            ViTForImageClassification(config).eval(), SmashConfig({"token_merging": {"r": r}}, device="cpu")
+        )
+        return LogitsAlone(smashed.model, size)
+
+    return merging(_merges_for(merging, macs, given.patch_embed.num_patches))
+
+
+class LogitsAlone(nn.Module):
+    """A model of transformers as one from images to logits."""
+
+    def __init__(self, model: Any, size: tuple[int, int, int]):
+        super().__init__()
+        self.model = model
+        self.pretrained_cfg = {"input_size": size}
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images).logits
+
+
+def _merges_for(merging: Callable[[int], nn.Module], macs: int, patches: int) -> int:
+    """How many tokens to merge in every block for MACs nearest to the wanted ones; more merges cost less."""
+    low, high = 0, patches // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(merging(middle)).macs > macs else (low, middle)
+    return min((low, high), key=lambda r: abs(count(merging(r)).macs - macs))
+
+
+PEERS: dict[str, tuple[tuple[str, ...], Callable[[nn.Module, int], nn.Module]]] = {
+    "torch-pruning": (("torch_pruning",), pruned),
+    "tome": (("tome",), merged_by_tome),
+    "pruna": (("pruna", "transformers"), merged_by_pruna),
+}
+"""Peer → the packages that it needs, and the function that makes its model."""

@@ -1,0 +1,146 @@
+"""The three kinds of data sets (arrays in memory, files read one by one, streams), and what is damaged in them."""
+
+import struct
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from .folders import check_plain
+
+UNREADABLE = (
+    OSError, SyntaxError, ValueError, EOFError, LookupError, OverflowError, struct.error, zlib.error,
+    Image.DecompressionBombError,
+)  # fmt: skip
+"""What Pillow raises on a file that cannot be decoded."""
+
+
+@dataclass
+class Damage:
+    """Images that could not be read: counted and named, skipped up to a share of the data set."""
+
+    limit: float = 0.01
+    total: int = 0
+    names: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, name: str, error: str = "") -> None:
+        """Note one image; beyond the limit this is an error."""
+        self.count += 1
+        if len(self.names) < 20:
+            self.names.append(f"{name}: {error}" if error else name)
+        allowed = max(1, int(self.limit * self.total))
+        if self.count > allowed:
+            shown = "\n  ".join(self.names)
+            raise ValueError(
+                f"{self.count} of {self.total} images cannot be read, more than the {allowed} allowed; the first:\n"
+                f"  {shown}"
+            )
+
+
+@dataclass
+class Arrays:
+    """Images as one uint8 tensor (n, C, H, W) with labels (n,): small data sets, kept where they are used.
+
+    Without labels, `labelled` is False and all labels are -1; `Arrays.unlabelled` makes such a data set.
+
+    >>> Arrays(torch.zeros(8, 3, 32, 32, dtype=torch.uint8), torch.zeros(8, dtype=torch.long)).num_classes
+    1
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...] | None = None
+    name: str = "arrays"
+    damage: Damage = field(default_factory=Damage)
+    labelled: bool = True
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise ValueError(f"images must be uint8 (n, C, H, W), not {self.images.dtype} {tuple(self.images.shape)}")
+        if len(self.images) != len(self.labels):
+            raise ValueError(f"{len(self.images)} images but {len(self.labels)} labels")
+        self.labels = self.labels.long()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def unlabelled(cls, images: Tensor) -> "Arrays":
+        """Images without labels.
+
+        >>> Arrays.unlabelled(torch.zeros(8, 3, 32, 32, dtype=torch.uint8)).labels.unique()
+        tensor([-1])
+        """
+        return cls(images, torch.full((len(images),), -1, device=images.device), labelled=False)
+
+    @property
+    def num_classes(self) -> int | None:
+        if not self.labelled:
+            return None
+        return len(self.classes) if self.classes else int(self.labels.max()) + 1
+
+    def to(self, device: torch.device | str) -> "Arrays":
+        """The same data set on a device."""
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device))
+
+
+@dataclass
+class Files:
+    """Images read one by one through a reader of timm: a folder or tar of files, or a Hugging Face data set.
+
+    Where `labelled` is False, what the reader tells of classes is not used and all labels are -1.
+    """
+
+    reader: Any
+    classes: tuple[str, ...] | None
+    name: str
+    damage: Damage = field(default_factory=Damage)
+    labelled: bool = True
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    @property
+    def num_classes(self) -> int | None:
+        if not self.labelled:
+            return None
+        return len(self.classes) if self.classes else 1 + max(label for _, label in self.reader.samples)
+
+    def picture(self, index: int) -> tuple[Image.Image, int]:
+        """One image as RGB, decoded, and its label."""
+        check_plain(self.reader, index)
+        file, label = self.reader[index]
+        image = file if isinstance(file, Image.Image) else Image.open(file)
+        return image.convert("RGB"), int(label) if self.labelled else -1
+
+    def filename(self, index: int) -> str:
+        """A name of the image for reports; the image itself may be gone."""
+        try:
+            return str(self.reader.filename(index))
+        except (NotImplementedError, AttributeError, *UNREADABLE):
+            return f"image {index}"
+
+
+@dataclass
+class Stream:
+    """Images that come in an order of their own (WebDataset shards); a resumed run reads up to where it was."""
+
+    dataset: Any
+    classes: tuple[str, ...] | None
+    name: str
+    damage: Damage = field(default_factory=Damage)
+    labelled: bool = True
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def num_classes(self) -> int | None:
+        return len(self.classes) if self.classes else None
+
+
+Data = Arrays | Files | Stream

@@ -1,0 +1,229 @@
+"""ToMe: merge the patches that say nearly the same, and let a merged token count for all it stands for.
+
+    metric    k̄ = mean over heads of the keys                                                    (B, P, D)
+    match     patches alternate between S and T; each of S points to the most similar of T, by cosine of k̄
+    merge     the r most similar pairs, to their mean weighted by size: how many patches a token stands for
+    attend    softmax(q kᵀ / √d + log size) v                                       proportional attention
+
+between attention and MLP of the blocks `at`. Nothing is learnt, so it serves with and without training. The sizes are
+handed from block to block as one channel more than the block is wide (Bolya et al., ICLR 2023).
+
+B batch, N tokens, P of them patches, S and T the two halves of these, r merged pairs, C channels, H heads of D.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from timm.layers import Attention
+from torch import Tensor, nn
+
+from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
+from ...layers.attention import join_heads, project
+from .attention import SizedAttention
+from .fast import REWRITES
+from .merging import Match, merge
+
+
+class Merge(Branch):
+    """An attention branch with proportional attention that merges pairs of patches behind its residual.
+
+    What comes in may have the tokens' sizes as one channel more than `dim`; what goes out has it unless this is the
+    `last` block, whose sizes nobody asks for.
+
+    >>> branch = Branch(nn.LayerNorm(8), Attention(8, num_heads=2))
+    >>> Merge(**branch.parts(), dim=8, prefix=1, merged=2)(torch.randn(2, 11, 8)).shape
+    torch.Size([2, 9, 9])
+    """
+
+    leaves_grid: bool | str = True
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        prefix: int,
+        merged: int | None = None,
+        keep_rate: float = 1.0,
+        last: bool = False,
+        **branch: Any,
+    ):
+        super().__init__(**branch)
+        self.dim, self.prefix, self.last = dim, prefix, last
+        self.merged, self.keep_rate = merged, keep_rate
+        self.attend = SizedAttention()
+        self.decision = Match()
+
+    def pairs(self, patches: int) -> int:
+        """How many pairs of so many patches become one: half of them at most.
+
+        >>> Merge(norm=nn.Identity(), fn=nn.Identity(), dim=8, prefix=1, keep_rate=0.7).pairs(196)
+        58
+        """
+        wanted = patches - math.ceil(self.keep_rate * patches) if self.merged is None else self.merged
+        return min(wanted, patches // 2)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        x, size = x[..., : self.dim], x[..., self.dim] if x.shape[-1] > self.dim else None  # (B, N, C), (B, N)
+        masked = attn_mask is not None or is_causal
+        pairs = self.pairs(x.shape[1] - self.prefix)
+        if not pairs and size is None:
+            return super().forward(x, **({"attn_mask": attn_mask, "is_causal": is_causal} if masked else {}))
+        if masked:
+            raise ValueError("ToMe merges tokens, so an attention mask over all of them fits no later block")
+        x, size = self.with_sizes(x, size)
+        if self.last or size is None:
+            return x
+        return torch.cat([x, size[..., None].to(x.dtype)], dim=-1)  # (B, N − r, C + 1)
+
+    def with_sizes(self, x: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Tokens (B, N, C) and their sizes (B, N), None while all are 1 → tokens (B, N − r, C) and their sizes."""
+        z = self.norm(x)
+        q, k, v = project(self.fn, z)  # type: ignore[arg-type]  # (B, H, N, D) each
+        dropout = self.fn.attn_drop.p if self.training else 0.0  # type: ignore[union-attr, operator]
+        y = self.attend(q, k, v, size, dropout)  # (B, H, N, D)
+        x = self.skip(x) + self.scaled(join_heads(self.fn, z, y))  # type: ignore[arg-type]  # (B, N, C)
+        pairs = self.pairs(x.shape[1] - self.prefix)
+        return self.merged_tokens(x, size, k, pairs) if pairs else (x, size)
+
+    def merged_tokens(self, x: Tensor, size: Tensor | None, k: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
+        """Tokens (B, N, C) → (B, N − r, C) and their sizes (B, N − r), the prefix as it was."""
+        exact = torch.promote_types(x.dtype, torch.float32)  # cosines need the digits
+        sizes = x.new_ones(x.shape[:2], dtype=exact) if size is None else size.to(exact)  # (B, N)
+        full = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)  # meta has none
+        with full:
+            decided = self.decision(k.to(exact).mean(1)[:, self.prefix :].detach())
+            return merge(x, sizes, decided, pairs, self.prefix)
+
+    def provenance(self, decided: Tensor, tokens: int) -> Tensor:
+        """Ones over the tokens that became one: (B, P − r, P)."""
+        each = torch.eye(tokens, device=decided.device).expand(len(decided), -1, -1)
+        rows, sizes = merge(each, each.new_ones(len(decided), tokens), decided, self.pairs(tokens))
+        return (rows * sizes[..., None]).round()
+
+    def extra_repr(self) -> str:
+        return f"keep_rate={self.keep_rate:g}" if self.merged is None else f"merged={self.merged}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToMe(Method, name="tome"):
+    """Token merging (ToMe, ICLR 2023).
+
+    `merged` pairs of patches become one in each of the blocks `at` (every block by default), or a number for each of
+    these blocks; `keep_rate` gives the share of patches that stays instead, one for all or one a block. From the first
+    of these blocks on, all attention is proportional to the tokens' sizes. Without either option 8 pairs merge in each
+    block. At most half of the patches can merge in one block.
+
+    >>> import leanformer as lf
+    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.ToMe(merged=13))
+    >>> lean(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 1000])
+    """
+
+    acts_on: ClassVar = "tokens"
+
+    runtime: ClassVar[frozenset[str]] = frozenset({"merged", "keep_rate"})
+
+    merged: int | tuple[int, ...] | None = None
+    keep_rate: float | tuple[float, ...] | None = None
+    at: tuple[int, ...] | None = None
+    """Blocks, counted from 0; None: all."""
+
+    def __post_init__(self) -> None:
+        for name in ("merged", "keep_rate", "at"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.merged is not None and self.keep_rate is not None:
+            raise ValueError("merged and keep_rate both say how many tokens stay; give one of them")
+        for pairs in _each(self.merged):
+            if type(pairs) is not int or pairs < 0:
+                raise ValueError(f"merged is {pairs!r}; give a number of pairs, 0 or more, or one for each block")
+        for rate in _each(self.keep_rate):
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0.5 <= rate <= 1:
+                raise ValueError(f"keep_rate is {rate!r}; give a number from 0.5 to 1, or one for each block")
+        if self.at is not None and (any(type(i) is not int for i in self.at) or len(set(self.at)) != len(self.at)):
+            raise ValueError(f"at is {self.at!r}; give different block indices, counted from 0, e.g. (3, 6, 9)")
+
+    def swaps(self, model: nn.Module) -> dict[str, Build]:
+        depth, places = len(blocks_of(model)), self.places(model)
+        select(model, "mix", places)  # refuses blocks that are not there
+        if not places:
+            return {}
+        pairs = _by_place("merged", 8 if self.merged is None and self.keep_rate is None else self.merged, places)
+        rates = _by_place("keep_rate", self.keep_rate, places)
+        plan: dict[str, Build] = {}
+        behind = tuple(range(places[0], depth))
+        for index, (path, block) in zip(behind, select(model, "mix", behind).items()):
+            _refuse(model, path, block)
+            assert block.grid is not None
+            here: dict[str, Any] = {"merged": pairs.get(index), "keep_rate": rates.get(index) or 1.0}
+            if index not in places:
+                here = {"merged": 0, "keep_rate": 1.0}
+            plan[path] = functools.partial(
+                _rebuild, dim=block.dim, prefix=block.grid.prefix, last=index == depth - 1, **here
+            )
+        return plan
+
+    def places(self, model: nn.Module) -> tuple[int, ...]:
+        """The blocks that merge, in order.
+
+        >>> import leanformer as lf
+        >>> ToMe(at=(6, 3)).places(lf.create("deit_tiny_patch16_224"))
+        (3, 6)
+        """
+        return tuple(range(len(blocks_of(model)))) if self.at is None else tuple(sorted(self.at))
+
+    @classmethod
+    def rewrites(cls) -> tuple[LocalRewrite, ...]:
+        return REWRITES
+
+    def off(self) -> Self:
+        return self.replace(merged=0, keep_rate=None)
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        try:
+            cls().swaps(model)
+        except ValueError:
+            return None
+        return Choices(tuple(range(len(blocks_of(model)))), most=0.5)
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> Self:
+        return cls(at=tuple(sorted(shares)), keep_rate=tuple(1 - shares[block] for block in sorted(shares)))
+
+    @classmethod
+    def tokens_left(cls, share: float, tokens: int) -> int:
+        return tokens - min(tokens - math.ceil((1 - share) * tokens), tokens // 2)
+
+
+def _rebuild(old: nn.Module, **options: Any) -> Merge:
+    assert isinstance(old, Branch)
+    return Merge(**old.parts(), **options).train(old.training)
+
+
+def _refuse(model: nn.Module, path: str, block: Block) -> None:
+    """Refuse blocks whose tokens cannot be merged, and say why."""
+    name = type(model).__name__
+    if block.layout != "NLC" or block.grid is None:
+        raise ValueError(f"ToMe cannot merge tokens of {name}: {path} works on a map or on windows of patches")
+    if type(block.mix) not in (Branch, Merge) or type(block.mix.fn) is not Attention:
+        found = type(getattr(block.mix, "fn", block.mix)).__name__
+        raise ValueError(f"ToMe matches tokens by the keys of attention, and {path} of {name} is {found}")
+
+
+def _each(given: Any) -> tuple[Any, ...]:
+    return given if isinstance(given, tuple) else () if given is None else (given,)
+
+
+def _by_place(name: str, given: Any, places: tuple[int, ...]) -> dict[int, Any]:
+    """Place → its value, from one for all or one a place."""
+    if not isinstance(given, tuple):
+        return dict.fromkeys(places, given)
+    if len(given) != len(places):
+        raise ValueError(f"{name} has {len(given)} values; give one, or one for each of the {len(places)} blocks")
+    return dict(zip(places, given))

@@ -1,1 +1,0 @@
-"""GFNet, NeurIPS 2021."""

@@ -1,1 +1,0 @@
-"""LV-ViT, NeurIPS 2021."""

@@ -1,1 +1,0 @@
-"""RIFormer, CVPR 2023."""

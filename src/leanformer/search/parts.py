@@ -1,0 +1,99 @@
+"""Images for choosing a plan, for training it and for judging it: never the same ones.
+
+    all images → shuffled by the seed → [judging | choosing | training]
+
+A data set with a validation split is judged there; the training split is then shared between choosing and training.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..data.sources import Arrays, Data, Files, Source, open_data
+
+FEWEST = 64
+"""With fewer images a plan cannot be chosen: every figure would be noise."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Three data sets without an image in common."""
+
+    choosing: Data
+    training: Data
+    judging: Data
+
+
+class _Some:
+    """Some of a reader's images, in the order given."""
+
+    def __init__(self, reader: Any, indices: list[int]):
+        self.reader, self.indices = reader, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.reader[self.indices[index]]
+
+    @property
+    def samples(self) -> list[Any]:
+        return [self.reader.samples[index] for index in self.indices]
+
+    def filename(self, index: int, *arguments: Any, **named: Any) -> Any:
+        return self.reader.filename(self.indices[index], *arguments, **named)
+
+
+def some(data: Data, indices: list[int]) -> Data:
+    """The images of a data set at these indices.
+
+    Args:
+        data: arrays or files; a stream has no indices.
+        indices: which images, in which order.
+
+    >>> len(some(open_data((torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8))), [5, 2]))
+    2
+    """
+    if isinstance(data, Arrays):
+        chosen = torch.tensor(indices, dtype=torch.long, device=data.images.device)
+        return replace(data, images=data.images[chosen], labels=data.labels[chosen])
+    if isinstance(data, Files):
+        return replace(data, reader=_Some(data.reader, indices))
+    raise ValueError(f"{data.name} is a stream, of which no images can be chosen; give a folder or a pack")
+
+
+def split(data: Source, judge: Source | None = None, choosing: int = 256, judging: int = 2000, seed: int = 0) -> Parts:
+    """Part a data set into images for choosing, training and judging.
+
+    Args:
+        data: a data set, with labels or without.
+        judge: another data set to judge on; by default the validation split where there is one, else a part of `data`.
+        choosing: images for the search, a quarter of all at most.
+        judging: images for the verdict at the end, a quarter of all at most, where there is no other data set for it.
+        seed: of the shuffle.
+    """
+    opened = open_data(data, "train")
+    if len(opened) < FEWEST:
+        raise ValueError(f"{opened.name} holds {len(opened)} images; a plan needs {FEWEST} at least to be chosen by")
+    order = torch.randperm(len(opened), generator=torch.Generator().manual_seed(seed)).tolist()
+    apart = _judged_apart(data, opened, judge)
+    kept = 0 if apart is not None else min(judging, len(order) // 4)
+    few = min(choosing, len(order) // 4)
+    return Parts(
+        choosing=some(opened, order[kept : kept + few]),
+        training=some(opened, order[kept + few :]),
+        judging=apart if apart is not None else some(opened, order[:kept]),
+    )
+
+
+def _judged_apart(data: Source, opened: Data, judge: Source | None) -> Data | None:
+    if judge is not None:
+        return open_data(judge, "val")
+    if not isinstance(data, str):
+        return None
+    try:
+        other = open_data(data, "val")
+    except ValueError:
+        return None
+    return None if other.name == opened.name else other  # a folder without splits is its own validation split

@@ -1,0 +1,52 @@
+"""Jobs prepare at the same time and are measured one after another; one that fails costs no other."""
+
+import os
+import time
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from lab.compile_together import compile_together
+
+
+def job(what, ready):
+    if what == "bad":
+        raise ValueError("bad")
+    if what == "dies":
+        os._exit(3)
+    prepared = time.time()
+    ready()
+    start = time.time()
+    time.sleep(0.05)
+    return what, prepared, start, time.time()
+
+
+def test_jobs_prepare_together_and_are_timed_in_turn_and_one_that_fails_costs_no_other():
+    names = ("bad", "a", "dies", "b")
+    found = [result for _, result in compile_together([partial(job, name) for name in names], workers=4)]
+    assert [result and result[0] for result in found] == [None, "a", None, "b"]
+    timed = [result for result in found if result]
+    assert max(result[1] for result in timed) <= min(result[2] for result in timed)
+    assert all(first[3] <= second[2] for first, second in pairwise(timed))
+
+
+def test_more_jobs_than_workers_all_run():
+    names = ("a", "b", "c")
+    assert [result[0] for _, result in compile_together([partial(job, name) for name in names], workers=2)] == [*names]
+
+
+def lasting(folder, name, ready):
+    (folder / name).write_text(str(os.getpid()))
+    ready()
+    if name == "slow":
+        time.sleep(60)
+    return name
+
+
+def test_who_wants_no_more_results_leaves_no_process_behind(tmp_path):
+    results = compile_together([partial(lasting, tmp_path, name) for name in ("quick", "slow")], workers=2)
+    assert next(results)[1] == "quick"
+    results.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "slow").read_text()), 0)

@@ -1,0 +1,48 @@
+"""The suite of kernels: every case runs, is compared with float32, and is written; one that fails costs no other."""
+
+import json
+
+import pytest
+import torch
+
+from lab import kernel_suite
+from lab.__main__ import main
+
+SUITE = ["kernels", "--device", "cpu", "--repeats", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Small shapes, nothing compiled, rates that need no measuring."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(kernel_suite, "STAGES", {"tiny": (16, 16, 16, 16)})
+    monkeypatch.setattr(kernel_suite, "LINEARS", {"tiny": (32, 16)})
+    monkeypatch.setattr(kernel_suite, "memory_rate", lambda device: 1e10)
+    monkeypatch.setattr(kernel_suite, "matrix_peak", lambda device, dtype: 1e10)
+
+
+def test_every_case_is_timed_against_compiled_torch_and_written(tmp_path, capsys):
+    path = tmp_path / "kernels.json"
+    assert main([*SUITE, "--dtype", "bfloat16", "--batches", "1", "--output", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert result["kind"] == "kernels"
+    assert len(result["rows"]) == 8 + 4 + 2 + 1
+    for row in result["rows"]:
+        assert not row["failed"], row
+        assert {"kernel", kernel_suite.TORCH} <= set(row["microseconds"])
+        assert row["error"] < (5e-2 if "fp8" in row["label"] else 1e-2)
+        assert row["floor"] > 0
+    assert "attention alone" in result["rows"][0]["microseconds"]
+    assert "pooling with its norm" in capsys.readouterr().out
+
+
+def test_a_kernel_that_fails_says_so_and_leaves_the_others_alone(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("out of registers")
+
+    monkeypatch.setattr(kernel_suite, "reorganise_in_one_pass", refuse)
+    path = tmp_path / "kernels.json"
+    options = ["--dtype", "float32", "--batches", "1", "--only", "DeiT-S, 1", "--output", str(path)]
+    assert main([*SUITE, *options]) == 0
+    failed = {row["label"].split(",")[0]: row["failed"] for row in json.loads(path.read_text())["rows"]}
+    assert failed == {"attention with class row": "", "tokens reorganised": "RuntimeError: out of registers"}

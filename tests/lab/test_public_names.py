@@ -1,0 +1,42 @@
+"""The laboratory uses what every user can: names that rooms export, and no variable that is not documented."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from leanformer.core import VARIABLES
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "lab").rglob("*.py"))
+MODULES = {"leanformer.backbones.census", "leanformer.papers.table"}
+MODULES |= {"leanformer.papers.tables", "leanformer.methods.evit"}
+"""Public modules below a room whose names the room does not repeat. A bench of kernels needs the kernels as well."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_laboratory_imports_public_names_alone(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("leanformer") and not node.level:
+            names = [alias.name for alias in node.names]
+            assert not any(part.startswith("_") for part in (*node.module.split("."), *names))
+            assert not node.module.startswith("leanformer.cli")
+            if node.module in MODULES or ".kernels." in node.module:
+                continue
+            assert node.module.count(".") <= 1, f"{node.module} is inside a room"
+            assert set(names) <= set(importlib.import_module(node.module).__all__)
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
+            assert not re.match(r"_(?!_)", node.attr), f"{path}:{node.lineno} reaches for {node.attr}"
+
+
+def test_every_environment_variable_is_documented_in_one_place():
+    files = [path for room in ("src", "lab", "tests") for path in (ROOT / room).rglob("*.py")]
+    found = {name for path in files for name in re.findall(r"LEANFORMER_[A-Z_]+\b", path.read_text())}
+    assert found - {"LEANFORMER_"} == set(VARIABLES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_short(path):
+    assert len(path.read_text().splitlines()) <= 300
