@@ -20,7 +20,7 @@ SLOW = {"compile", "tensorboard", "shard", "per_class", "fp8"}
 ALWAYS = {
     "bench": ["--modes", "eager", "--batches", "1", "--repeats", "1"],
     "profile": ["--repeats", "1"],
-    "train": ["--workers", "0", "--max-updates", "1", "--quiet"],
+    "train": ["--workers", "0", "--max-updates", "1", "--quiet", "--recipe", "plain:epochs=1,batch_size=2"],
     "eval": ["--workers", "0"],
     "export": ["--repeats", "1", "--format", "torch"],
     "sweep": ["--vary", "keep_rate=0.5"],
@@ -34,6 +34,7 @@ FITTING = {
     ("show", "output"): ("out.png", "out.svg"),
     ("report", "runs"): ("WORLD/table.json",),
     ("recalibrate", "model"): ("WORLD/lean.safetensors",),
+    ("train", "resume"): (),
 }
 """What fits one verb alone."""
 RARE = {"backbones": "zz", "tables": "zz", "demo": None}
@@ -109,8 +110,10 @@ def option(verb: str, name: str, parameter: inspect.Parameter, draws: random.Ran
         return [] if name in SLOW else [draws.choice([spelled, f"--no-{spelled[2:]}"])]
     known = "classes_file" if verb == "serve" and name == "classes" else name
     kinds = NUMBERS if "float" in told else INTEGERS if "int" in told else TEXTS
-    known_good = FITTING.get((verb, name)) or GOOD.get(known, ("1",))
-    values = known_good if draws.random() < good else BAD.get(known, kinds)
+    fitting = FITTING.get((verb, name), GOOD.get(known, ("1",)))
+    values = fitting if draws.random() < good else BAD.get(known, kinds)
+    if not values:
+        return []
     value = draws.choice(values)
     words = value.split(" ") if name in ("emit", "size", "preprocess") else [value]
     return [*([spelled] if spelled else []), *words]
