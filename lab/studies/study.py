@@ -181,7 +181,7 @@ def _fit(
     result = fit(
         model, recipe=recipe, data=train, val=val, teacher=teachers or None, objective=objective, output=folder,
         resume=True, seed=seed, device=str(scale.torch_device), precision=scale.precision, compile=scale.compile,
-        evaluate_every=max(1, recipe.epochs),
+        evaluate_every=max(1, recipe.epochs), calibrate=0,  # the study's own rows say what is calibrated
         save_every=EPOCHS_BETWEEN_CHECKPOINTS * (len(train) // recipe.batch_size),
     )  # fmt: skip
     if not result.finished:  # asked to stop: the other runs of the queue are not begun

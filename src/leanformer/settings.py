@@ -1,53 +1,54 @@
 """How a training run is carried out; here, because the command line shows it before anything heavy is imported."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from .fields import Count, Share, Within, check_fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a run is carried out; none of these is meant to change what is learnt.
+    """How a run is carried out; only `seed` and `calibrate` are meant to change what is learnt.
 
     >>> Settings(device="cpu").replace(accumulate=2).accumulate
     2
     """
 
-    seed: int = 0
+    seed: Annotated[int, Within(-(2**63), 2**63 - 1)] = 0
     device: str | None = None
     """cpu, cuda, …; the fastest there is by default."""
     precision: Literal["no", "bf16", "fp16"] = "no"
     compile: bool = False
-    accumulate: int = 1
+    accumulate: Count = 1
     """Micro-batches an update: the same update with less memory."""
     shard: bool = False
     """Spread weights, gradients and optimizer state over the processes (FSDP2) instead of copying them to each."""
     sync_bn: bool = False
     """Batch norms take their statistics over the batches of all processes instead of each over its own."""
-    workers: int | None = None
+    workers: Annotated[int, Within(0, 1024)] | None = None
     """Processes that read image files; by default as many as there are cores. 0: read in the process itself."""
-    log_every: int = 10
-    save_every: int | None = None
+    log_every: Count = 10
+    save_every: Count | None = None
     """Updates between checkpoints; an epoch by default."""
-    evaluate_every: int = 1
+    evaluate_every: Annotated[int, Within(0, 10**9)] = 1
     """Epochs between evaluations; the last one is always evaluated. 0: never."""
-    evaluation_batch_size: int | None = None
+    evaluation_batch_size: Count | None = None
     """Images at a time in evaluations; by default 8 on a CPU and else 256."""
     nonfinite: Literal["stop", "skip"] = "stop"
     """What to do about a loss that is not finite. Skipping waits for the device at every update."""
-    damage_limit: float = 0.01
+    damage_limit: Share = 0.01
     """Share of the images that may be unreadable."""
     tensorboard: bool = False
-    max_updates: int | None = None
+    max_updates: Count | None = None
     """Stop early, after so many updates, with the learning rates of the whole run."""
+    calibrate: Annotated[int, Within(0, 10**6)] = 512
+    """Images to fit the methods' new modules on before a student that starts from its teacher is trained; 0: none."""
+    allow_remote: bool = False
+    """Read shards through pipes and URLs, which run commands and reach the network; never taken from a run folder."""
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("precision", ("no", "bf16", "fp16")), ("nonfinite", ("stop", "skip"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {' or '.join(known)}, not '{getattr(self, name)}'")
-        for name in ("accumulate", "log_every", "evaluation_batch_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_fields(self)
 
     def replace(self, **changes: Any) -> "Settings":
         """A copy with other settings; an unknown one is refused."""

@@ -121,7 +121,17 @@ def refused(capsys, *arguments: object) -> str:
         (["backbones", "zz"], "unknown 'zz'; known: vision_transformer"),
         (["export", *TINY, "--output", "x.onnx", "--format", "zz"], "unknown format 'zz'; known: onnx"),
         (["export", *TINY, "--output", "x.onnx", "--preprocess", "0", "0"], "--preprocess must be at least 1"),
-        (["train", *TINY, "--data", "DATA", "--output", "run", "--max-updates", "-3"], "--max-updates must be"),
+        (
+            ["train", *TINY, "--data", "DATA", "--output", "run", "--max-updates", "-3"],
+            "max_updates must be a whole number from 1",
+        ),
+        (
+            ["train", *TINY, "--data", "DATA", "--output", "r", "--recipe", "finetune:learning_rate=nan"],
+            "learning_rate",
+        ),
+        (["train", *TINY, "--data", "DATA", "--output", "r", "--recipe", "finetune:drop_path=5"], "drop_path must be"),
+        (["train", *TINY, "--data", "DATA", "--output", "r", "--recipe", "finetune:mixup=nan"], "mixup must be"),
+        (["train", *TINY, "--data", "DATA", "--output", "r", "--recipe", "finetune:epochs=many"], "epochs must be"),
         (["evl"], "unknown verb 'evl'; did you mean eval"),
         ([], "leanformer --help lists them"),
         (["eval"], "leanformer eval --help tells the options"),

@@ -94,6 +94,26 @@ class DividesByZero(GainBranch):
         return super().gained(x) + (self.gain - self.gain).abs().sqrt()
 
 
+@broken("gradient_checkpointing_changes_nothing", "statistics .* differ")
+class CountsRecomputations(GainBranch):
+    def __init__(self, gain: nn.Parameter, **parts: Any):
+        super().__init__(gain, **parts)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def gained(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return super().gained(x)
+
+
+@broken("gradient_checkpointing_changes_nothing", "gradient of .* differs")
+class GainsByTurns(GainBranch):
+    calls = 0
+
+    def gained(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().gained(x) * self.calls
+
+
 @broken("fuse_is_exact_and_never_in_place", "fusing changed the outputs")
 class FusesWrongly(GainBranch):
     def fused(self) -> Branch:

@@ -89,6 +89,22 @@ def check_gradients_reach_every_parameter(method: Method, backbone: nn.Module) -
             assert parameter.grad.count_nonzero() > 0, f"{name} is new and its gradient is zero"
 
 
+def check_gradient_checkpointing_changes_nothing(method: Method, backbone: nn.Module) -> None:
+    """The recomputation counts no batch a second time, draws the same random numbers and gives the same gradients."""
+    plain, saving = (copy.deepcopy(lean(method, backbone)).train() for _ in range(2))
+    saving.set_grad_checkpointing(True)  # type: ignore[operator]
+    for model in (plain, saving):
+        torch.manual_seed(3)
+        _loss(model(images(model, 4))).backward()
+    for (name, expected), found in zip(plain.named_buffers(), saving.buffers(), strict=True):
+        assert torch.equal(found, expected), f"the statistics {name} differ"
+    for (name, expected), found in zip(plain.named_parameters(), saving.parameters(), strict=True):
+        assert (found.grad is None) == (expected.grad is None), f"{name} has a gradient with or without alone"
+        if expected.grad is not None and found.grad is not None:
+            error = (found.grad - expected.grad).abs().max() / expected.grad.abs().max().clamp(min=1e-6)
+            assert error <= 1e-5, f"the gradient of {name} differs by {error:.1e}"
+
+
 @torch.no_grad()
 def check_fuse_is_exact_and_never_in_place(method: Method, backbone: nn.Module) -> None:
     model = copy.deepcopy(lean(method, backbone)).double().train()

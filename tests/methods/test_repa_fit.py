@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import leanformer as lf
 from lab.studies.growth import grow
 from leanformer.cli import main
+from leanformer.methods.repa import fitting
 from leanformer.methods.repa.idle import Affine
-from leanformer.methods.repa.method import fitting
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2, "num_classes": 5}
 WITH_FFN = [family for family in BACKBONES if all("ffn" in b.slots for b in lf.blocks_of(backbone(family)).values())]

@@ -13,7 +13,7 @@ from survival import picture_folder
 import leanformer as lf
 from leanformer.backbones import create_teacher
 from leanformer.cli import main
-from leanformer.papers.recipes import PUBLISHED, Published, find, parse_recipe
+from leanformer.papers.recipes import PUBLISHED, Published, Recipe, find, parse_recipe
 
 SMALL: dict[str, dict[str, Any]] = {
     "deit": {"embed_dim": 24, "num_heads": 3},
@@ -278,8 +278,8 @@ def test_settings_override_a_recipe_from_the_command_line():
     [
         ("unknown", "unknown recipe"),
         ("finetune:epoch=3", "no setting 'epoch'"),
-        ("finetune:epochs=0", "epochs must be above 0"),
-        ("finetune:flip=2", "flip must lie between"),
+        ("finetune:epochs=0", "epochs must be a whole number from 1"),
+        ("finetune:flip=2", "flip must be a number from 0 to 1, not 2"),
     ],
 )
 def test_a_wrong_recipe_is_refused_with_what_would_work(spec, message):
@@ -306,3 +306,46 @@ def test_the_reverse_modules_of_sit_learn_five_times_as_fast():
     assert sum(scales.values()) == sum(
         p.numel() for p in itertools.chain(student.parameters(), objective.parameters()) if p.requires_grad
     )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, "many", None, [], True, 10**400, (1.0,)])
+@pytest.mark.parametrize(
+    "name", ["epochs", "batch_size", "learning_rate", "weight_decay", "mixup", "flip", "crop_scale", "repeats"]
+)
+def test_a_value_that_cannot_be_meant_is_refused_where_it_enters(name, value):
+    with pytest.raises(ValueError, match=f"^{name} must be .*, not ") as error:
+        Recipe().replace(**{name: value})
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("learning_rate=nan", "learning_rate must be a number above 0 to 1,000, not "),
+        ("drop_path=5", "drop_path must be a number from 0 to below 1, or None, not 5"),
+        ("crop_scale=0.5", "crop_scale must be 2 values in brackets, each a number above 0 to 1, not 0.5"),
+        ("crop_scale=(1.0,0.5)", "crop_scale goes from the smallest to the largest, not from 1.0 to 0.5"),
+        ("schedule=linear", "schedule must be cosine or constant, not 'linear'"),
+        ("optimizer=3", "optimizer must be a text, not 3"),
+        ("frozen_statistics=1", "frozen_statistics must be True or False, not 1"),
+        ("ema=1", "ema must be a number above 0 to below 1, or None, not 1"),
+    ],
+)
+def test_a_refused_setting_says_what_would_work(setting, told):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        parse_recipe(f"finetune:{setting}")
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("workers", -1), ("accumulate", 0), ("calibrate", -5), ("damage_limit", 2), ("seed", "a")]
+)
+def test_settings_are_checked_like_recipes(name, value):
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        lf.train.Settings().replace(**{name: value})
+
+
+def test_every_published_recipe_survives_its_own_check_and_json():
+    for published in PUBLISHED.values():
+        assert Recipe.from_json(json.loads(json.dumps(published.recipe.to_json()))) == published.recipe

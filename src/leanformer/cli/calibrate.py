@@ -56,11 +56,12 @@ def calibrate(
     where = open_device(device)
     teacher = open_model(model, (), checkpoint, arguments).eval().to(where)
     plain = core.apply(teacher, *(core.parse_method(spec) for spec in methods)).to(where)
-    fitted = core.calibrate(plain, teacher, sample_images(teacher, data, images, split=split, seed=seed).to(where))
+    chosen = sample_images(teacher, data, images, split=split, seed=seed).to(where)
+    fitted = core.calibrate(plain, teacher, chosen)
     core.save(fitted, output)
     if evaluate_on is not None:
         _compare({"teacher": teacher, "converted": plain, "calibrated": fitted}, data, evaluate_on)
-    console().print(f"wrote {output}, fitted on {images} images of {data} ({split})")
+    console().print(f"wrote {output}, fitted on {len(chosen)} images of {data} ({split})")
 
 
 def recalibrate(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from ..settings import Settings
-from .checks import at_least, check_seed, open_device, output_files, output_folder
-from .common import Apply, Set, open_model
+from .checks import at_least, open_device, output_files, output_folder
+from .common import Apply, Set, open_model, parse_arguments
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,7 +66,7 @@ def train(
         classes: Give the model a head for so many classes; rows of ImageNet classes that it knows are kept.
         val: Images for validation, where they are not found under data.
         objective: Terms as in 'cross_entropy + soft:temperature=2', instead of the recipe's.
-        resume: A run folder; nothing else is needed then.
+        resume: A run folder; nothing else is needed then, but --allow-remote where the data come that way.
         profile: Do not train, but time the parts of an update, and write them to this result file.
         settings: How the run is carried out.
     """
@@ -78,7 +78,7 @@ def train(
     from ..train import fit
 
     if resume is not None:
-        return _report(_resume(resume))
+        return _report(_resume(resume, settings.allow_remote))
     _check(settings, classes, output, profile)
     published = find(recipe)
     chosen = parse_recipe(recipe)
@@ -99,9 +99,7 @@ def train(
 
 
 def _check(settings: Settings, classes: int | None, output: Path | None, profile: Path | None) -> None:
-    at_least(1, classes=classes, save_every=settings.save_every, max_updates=settings.max_updates)
-    at_least(0, workers=settings.workers, evaluate_every=settings.evaluate_every)
-    check_seed(settings.seed)
+    at_least(1, classes=classes)
     output_folder(output)
     output_files(profile)
     open_device(settings.device)
@@ -120,7 +118,9 @@ def _start(
         opened = open_model(model, (), checkpoint, arguments)
         opened = published.sized(opened) if published and not arguments else opened
     elif published is not None:
-        opened = open_model(published.model, (), checkpoint, (*published.argument_texts(), *arguments))
+        given = parse_arguments(arguments)
+        its_own = (text for text in published.argument_texts() if text.partition("=")[0] not in given)
+        opened = open_model(published.model, (), checkpoint, (*its_own, *arguments))
     else:
         raise ValueError("name a model, or a published recipe that brings one: leanformer recipes lists them")
     return _fitting(opened, classes, data)
@@ -154,9 +154,10 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
     return role, _fitting(create_teacher(name, weights), classes, data)
 
 
-def _resume(folder: Path) -> Result:
+def _resume(folder: Path, allow_remote: bool) -> Result:
     from ..backbones import load
     from ..train import Recipe, fit, read_run
+    from ..train.runs import settings_of
 
     run = read_run(folder)
     if "train" not in run["data"]:
@@ -165,7 +166,7 @@ def _resume(folder: Path) -> Result:
     return fit(
         load(folder / "student.safetensors"), recipe=Recipe.from_json(run["recipe"]), data=run["data"]["train"],
         val=run["data"].get("val"), teacher=teachers or None, objective=run["objective"], output=folder, resume=True,
-        settings=Settings(**run["settings"]),
+        settings=settings_of(run, allow_remote),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The slots, the methods' contract, apply and fuse, and self-describing checkpoints."""
 
 from .block import Block, Branch, Grid, Layout, Slot, blocks_of
-from .calibrate import Fittable, calibrate, recalibrate
+from .calibrate import Calibratable, calibrate, recalibrate, starts_from, uncalibrated
 from .card import (
     Card,
     card_json,
@@ -45,10 +45,10 @@ __all__ = [
     "Block",
     "Branch",
     "Build",
+    "Calibratable",
     "Card",
     "Choices",
     "Decision",
-    "Fittable",
     "Fusible",
     "Grid",
     "HasPlainForm",
@@ -95,9 +95,11 @@ __all__ = [
     "set_input",
     "share",
     "single_patches",
+    "starts_from",
     "taps",
     "trace",
     "traced",
+    "uncalibrated",
     "versions",
     "with_options",
     "write_atomically",

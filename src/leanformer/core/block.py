@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .recompute import recomputing, statistics_kept
+
 Layout = Literal["NLC", "NHWC", "NCHW"]
 Slot = Literal["pre", "mix", "ffn"]
 
@@ -148,6 +150,12 @@ class Block(nn.Module):
         self.grid = grid
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        if self.training and recomputing():
+            with statistics_kept(self):
+                return self._slots(x, attn_mask, is_causal)
+        return self._slots(x, attn_mask, is_causal)
+
+    def _slots(self, x: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
         x = self.pre(x)
         masked = attn_mask is not None or is_causal
         x = self.mix(x, attn_mask=attn_mask, is_causal=is_causal) if masked else self.mix(x)

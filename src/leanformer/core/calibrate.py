@@ -1,12 +1,14 @@
 """calibrate: fit what a method put into a trained model, slot by slot, to what the teacher computes there.
 
 Blocks are visited in order and each sees the already fitted ones before it, so that errors do not pile up. A slot's
-module takes part when it has `fit`: it is given its own input, the teacher's input and output, and the teacher's slot.
+module takes part when it is `Calibratable`: its `fit` gets its own input, the teacher's input and output, and the
+teacher's slot.
 What a finished block answers is kept and replayed to the next one, so the whole costs about one forward pass of both.
 """
 
 import contextlib
 import copy
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,10 +17,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .block import Block, blocks_of
+from .card import Card, card_of
+from .plan import apply
 
 
 @runtime_checkable
-class Fittable(Protocol):
+class Calibratable(Protocol):
     """A slot module that can start from data. All tensors are whole slots: (n, N, C) or (n, C, H, W)."""
 
     def fit(self, x: Tensor, teacher_x: Tensor, teacher_y: Tensor, teacher: nn.Module) -> None: ...
@@ -88,9 +92,86 @@ class _Run:
         self.model.set_submodule(path, stand_in)
 
 
+def starts_from(model: nn.Module, teacher: nn.Module) -> bool:
+    """Whether a model is this teacher with other modules in some slots: every other tensor is bit-equal.
+
+    The classifier may be another one: what the blocks compute does not depend on it.
+
+    Args:
+        model: A model with methods on it.
+        teacher: A model of the same input size, on the same device.
+
+    >>> import leanformer as lf
+    >>> teacher = lf.create("deit_tiny_patch16_224", depth=1)
+    >>> starts_from(lf.apply(teacher, lf.RePa()), teacher), starts_from(lf.create("vit", depth=1), teacher)
+    (True, False)
+    """
+    if list(blocks_of(model)) != list(blocks_of(teacher)) or not blocks_of(model):
+        return False
+    other = (*_swapped(model, teacher), *_classifiers(model))
+    kept = {k: v for k, v in model.state_dict().items() if not k.startswith(tuple(f"{path}." for path in other))}
+    theirs = teacher.state_dict()
+    return bool(kept) and all(_equal(value, theirs.get(key)) for key, value in kept.items())
+
+
+def uncalibrated(model: nn.Module, teacher: nn.Module) -> tuple[str, ...]:
+    """The slots that can be fitted to the teacher and still hold what `apply` put there.
+
+    Args:
+        model: A model that `starts_from` the teacher.
+        teacher: The model without the methods, or with some of them.
+
+    >>> import leanformer as lf
+    >>> teacher = lf.create("deit_tiny_patch16_224", depth=1)
+    >>> uncalibrated(lf.apply(teacher, lf.RePa()), teacher)
+    ('blocks.0.ffn',)
+    """
+    swapped = _swapped(model, teacher)
+    slots = [path for path in swapped if isinstance(model.get_submodule(path), Calibratable)]
+    if not slots:
+        return ()
+    new = Counter(card_of(model).methods) - Counter(card_of(teacher).methods)
+    fresh = apply(teacher, *new.elements())
+    return tuple(path for path in slots if _same(model.get_submodule(path), fresh.get_submodule(path)))
+
+
+def _swapped(model: nn.Module, teacher: nn.Module) -> list[str]:
+    """The slots that methods hold in the model and not in the teacher."""
+    mine, theirs = (card.claims if isinstance(card := getattr(m, "card", None), Card) else {} for m in (model, teacher))
+    return [path for path in mine if path not in theirs]
+
+
+def _classifiers(model: Any) -> list[str]:
+    found = model.get_classifier() if hasattr(model, "get_classifier") else ()
+    heads = [id(head) for head in (found if isinstance(found, tuple) else (found,))]
+    return [path for path, module in model.named_modules() if path and id(module) in heads]
+
+
+def _same(one: nn.Module, other: nn.Module) -> bool:
+    theirs = other.state_dict()
+    return all(_equal(value, theirs.get(key)) for key, value in one.state_dict().items())
+
+
+def _equal(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.dtype == other.dtype and torch.equal(one, other)
+
+
 @torch.no_grad()
-def calibrate(model: nn.Module, teacher: nn.Module, images: Tensor | Iterable[Tensor], batch: int = 64) -> nn.Module:
+def calibrate(
+    model: nn.Module,
+    teacher: nn.Module,
+    images: Tensor | Iterable[Tensor],
+    batch: int = 64,
+    slots: Iterable[str] | None = None,
+) -> nn.Module:
     """A copy of `model` whose new modules are fitted to `teacher` on a few hundred images, without training.
+
+    Args:
+        model: A model with methods on it.
+        teacher: The trained model without them.
+        images: (n, C, H, W) as the model sees them when it is evaluated, or batches of such.
+        batch: Images at a time.
+        slots: Paths of the slots to fit; all that can be fitted by default.
 
     >>> import torch, leanformer as lf
     >>> teacher = lf.create("deit_tiny_patch16_224", depth=2, img_size=32)
@@ -100,11 +181,13 @@ def calibrate(model: nn.Module, teacher: nn.Module, images: Tensor | Iterable[Te
     batches = list(images.split(batch)) if isinstance(images, Tensor) else list(images)
     new, teacher = copy.deepcopy(model).eval(), copy.deepcopy(teacher).eval()
     mine, theirs = _Run(new, batches), _Run(teacher, batches)
+    chosen = None if slots is None else set(slots)
     for path, block in blocks_of(new).items():
-        slots = [f"{path}.{slot}" for slot in block.slots if isinstance(getattr(block, slot), Fittable)]
-        for slot in slots:
+        able = [f"{path}.{slot}" for slot in block.slots if isinstance(getattr(block, slot), Calibratable)]
+        able = [slot for slot in able if chosen is None or slot in chosen]
+        for slot in able:
             _fit(mine, theirs, slot)
-        if slots:
+        if able:
             mine.finish(path)
             theirs.finish(path)
     mine.restore()

@@ -35,14 +35,15 @@ SPLITS = {"train": ("train", "training"), "val": ("val", "validation", "valid", 
 Source = str | os.PathLike[str] | tuple[Tensor, Tensor] | tuple[Tensor] | Tensor | Data
 
 
-def open_data(source: Source, split: str = "train", seed: int = 0, batch_size: int = 1) -> Data:
-    """The data set that `source` names, checked to hold something.
+def open_data(source: Source, split: str = "train", seed: int = 0, batch_size: int = 1, remote: bool = False) -> Data:
+    """The data set that `source` names, checked to hold something; shards behind pipes and URLs only with `remote`.
 
     Args:
         source: A name as the head of this file lists them, tensors, or a data set that is open already.
         split: train or val.
         seed: Of the order of a stream.
         batch_size: Of the reader of a stream.
+        remote: Whether shards may come through pipes and URLs, which run commands and reach the network.
 
     >>> len(open_data((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4))))
     4
@@ -58,7 +59,7 @@ def open_data(source: Source, split: str = "train", seed: int = 0, batch_size: i
     elif str(source).startswith(IMAGES):
         data = _folder(Path(str(source).removeprefix(IMAGES)), split, labelled=False)
     elif str(source).split("/")[0] in READERS and not Path(source).exists():
-        data = _named(str(source), split, seed, batch_size)
+        data = _named(str(source), split, seed, batch_size, remote)
     else:
         data = _folder(Path(source), split)
     if not len(data):
@@ -161,9 +162,16 @@ def _split_folder(root: Path, split: str) -> Path:
     return root
 
 
-def _named(source: str, split: str, seed: int, batch_size: int) -> Files | Stream:
+def _named(source: str, split: str, seed: int, batch_size: int, remote: bool) -> Files | Stream:
     """`hfds/PATH` or `wds/PATH`: timm's reader of that kind over a path on disk."""
     kind, _, root = source.partition("/")
+    if Path(root).is_dir():
+        root = os.path.abspath(root)  # never read as a URL, whatever the folder is called
+    elif kind == "wds" and not remote:
+        raise ValueError(
+            f"there is no folder {root!r} for {source!r}; pipes and URLs, which run commands and reach the network, "
+            "are read with --allow-remote alone (allow_remote=True in Python)"
+        )
     package = READERS[kind]
     if importlib.util.find_spec(package) is None:
         raise ValueError(f"{source} needs the package {package}; pip install 'leanformer[data]' brings it")

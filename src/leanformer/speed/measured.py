@@ -38,6 +38,8 @@ HOPPER: dict[str, Condition] = {
     "tokens ranked by counting": always,
     "tokens reorganised in one pass": always,
     "tokens slimmed in one pass": always,
+    "proportional attention in one kernel": always,
+    "merged tokens beside their sizes": always,
     "CUDA graph": always,
 }
 

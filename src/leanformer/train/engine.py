@@ -8,9 +8,10 @@ from torch import nn
 
 from ..core import Objective, set_classes
 from ..data.sources import Data, Source, check_fit, check_labelled, open_data
-from .checkpoint import read_checkpoint, remove_leftovers
+from .folder import hold
 from .learner import check_teachers, choose_objective, in_their_roles
 from .loop import Run
+from .parallel import accelerator_for
 from .recipe import Recipe
 from .result import Result
 from .runs import Settings, start_run
@@ -36,7 +37,20 @@ def fit(
     `data` names a data set with the splits train and val, or only the training images when `val` is given too.
     Without a teacher the objective is cross-entropy; with one, the methods' own or soft distillation with labels, or
     soft distillation alone where the images have no labels.
-    `output` is the run folder; with `resume` a run found there goes on. Further options are those of `Settings`.
+    A student that starts from a teacher (`lf.apply` made it from that one) is calibrated on `Settings.calibrate` images
+    before the first update, and the log says what accuracy it starts from.
+
+    Args:
+        model: The student.
+        recipe: All that decides the numbers of the run but model, teacher and data.
+        data: A data set with the splits train and val, or only the training images when `val` is given too.
+        val: Images for validation.
+        teacher: One teacher, or several by the names that the objective knows them by.
+        objective: Terms as in `cross_entropy + soft:temperature=2`, or an objective; the recipe's by default.
+        output: The run folder; without one nothing is written.
+        resume: Let a run found in `output` go on.
+        settings: How the run is carried out.
+        options: Further settings by name.
 
     >>> import torch, leanformer as lf
     >>> model = lf.create("vit", img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1, num_classes=2)
@@ -49,30 +63,36 @@ def fit(
     folder = Path(output) if output is not None else None
     if resume and folder is None:
         raise ValueError("resume needs the run's folder: give output")
-    state = _state_of(folder, resume)
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
-    train_data, val_data = _open(model, data, val, settings, recipe)
-    chosen = choose_objective(objective, model, teachers, recipe.objective, train_data)
-    teachers = in_their_roles(chosen, teachers)
-    check_teachers(chosen, teachers, model)
-    run = Run(model, recipe, settings, train_data, val_data, teachers, chosen, folder)
-    if state is not None:
-        restore(run, state)
-    elif folder is not None and run.main:
-        named = objective if isinstance(objective, str) else recipe.objective if objective is None else repr(objective)
-        plain = {name: t.model if isinstance(t, Annotator) else t for name, t in teachers.items()}
-        start_run(folder, run.empty or model, plain, recipe, settings, _names(data, val), named)
-    return run.train()
+    accelerator = accelerator_for(settings, folder)
+    with hold(folder, resume, accelerator) as held:
+        train_data, val_data = _open(model, data, val, settings, recipe)
+        chosen = choose_objective(objective, model, teachers, recipe.objective, train_data)
+        teachers = in_their_roles(chosen, teachers)
+        check_teachers(chosen, teachers, model)
+        if held.state is None and folder is not None and accelerator.is_main_process:
+            named = objective if isinstance(objective, str) else repr(objective) if objective else recipe.objective
+            plain = {name: t.model if isinstance(t, Annotator) else t for name, t in teachers.items()}
+            start_run(folder, model, plain, recipe, settings, _names(data, val), named)
+        fresh = held.state is None
+        run = Run(model, recipe, settings, train_data, val_data, teachers, chosen, folder, accelerator, fresh)
+        held.run = run
+        if held.state is not None:
+            restore(run, held.state)
+        if settings.tensorboard and folder is not None:
+            accelerator.init_trackers("tensorboard")
+        return run.train(held.notes)
 
 
 def _open(model: nn.Module, data: Source, val: Source | None, settings: Settings, recipe: Recipe) -> tuple[Data, Any]:
     """The training images and, where there are some, those for validation; refused if they do not fit the model."""
-    train_data = open_data(data, "train", settings.seed, recipe.batch_size // settings.accumulate)
+    remote = settings.allow_remote
+    train_data = open_data(data, "train", settings.seed, recipe.batch_size // settings.accumulate, remote)
     val_data = None
     if val is not None:
-        val_data = open_data(val, "val")
+        val_data = open_data(val, "val", remote=remote)
     elif isinstance(data, str | os.PathLike) and settings.evaluate_every and train_data.labelled:
-        val_data = open_data(data, "val")
+        val_data = open_data(data, "val", remote=remote)
     check_fit(model, train_data, val_data)
     train_data.damage.limit = settings.damage_limit
     if train_data.classes is not None:
@@ -91,13 +111,3 @@ def _names(data: Source, val: Source | None) -> dict[str, str]:
         for key, source in (("train", data), ("val", val))
         if isinstance(source, str | os.PathLike)
     }
-
-
-def _state_of(folder: Path | None, resume: bool) -> dict[str, Any] | None:
-    if folder is None or not folder.exists():
-        return None
-    remove_leftovers(folder)
-    state = read_checkpoint(folder)
-    if state is not None and not resume:
-        raise ValueError(f"{folder} already holds a run; resume it, or choose another output folder")
-    return state

@@ -15,8 +15,7 @@ def finetune(epochs: int = 30, **settings: Any) -> Recipe:
     >>> finetune(epochs=10, batch_size=256).epochs
     10
     """
-    base = Recipe(
-        epochs=epochs,
+    base = Recipe(epochs=epochs).replace(
         batch_size=1024,
         learning_rate=5e-4,
         min_learning_rate=1e-6,

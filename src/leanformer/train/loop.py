@@ -10,10 +10,11 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..core import Objective, card_of, input_of
@@ -32,6 +33,7 @@ from .recipe import Recipe
 from .result import Result
 from .runs import Settings
 from .signals import Signals
+from .start import begin, tell
 from .state import snapshot
 from .sync_norm import synchronise
 
@@ -54,12 +56,14 @@ class Run:
         teachers: dict[str, nn.Module],
         objective: Objective,
         folder: Path | None,
+        accelerator: Accelerator | None = None,
+        fresh: bool = False,
     ):
         data = objective.data_form(data, settings.seed)
         teachers = {name: objective.teacher_form(name, teacher) for name, teacher in teachers.items()}
         self.model, self.recipe, self.settings = model, recipe, settings
-        self.data, self.val, self.folder = data, val, folder
-        self.accelerator = accelerator_for(settings, folder)
+        self.data, self.val, self.folder, self.fresh = data, val, folder, fresh
+        self.accelerator = accelerator or accelerator_for(settings, folder)
         self.device, self.main = self.accelerator.device, self.accelerator.is_main_process
         self.config, self.methods = input_of(model), card_of(model).methods
         if isinstance(data, Arrays):
@@ -82,6 +86,7 @@ class Run:
             set_drop_path(self.model, recipe.drop_path, recipe.drop_path_grows)
         for module in (self.model, objective, *teachers.values()):
             module.to(self.device)
+        self.start = begin(self, teachers) if self.fresh else None
         self.teachers = Teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
         self.average = make_average(self.model, recipe)
         self.empty = copy.deepcopy(self.model) if settings.shard else None
@@ -105,11 +110,12 @@ class Run:
             shard(self.average.module, self.accelerator)
         return self.learner
 
-    def train(self) -> Result:
-        """Run the remaining updates, evaluate, save."""
+    def train(self, notes: Iterable[str] = ()) -> Result:
+        """Run the remaining updates, evaluate, save; the notes are logged first."""
         quiet = self.settings.quiet or not self.main
-        folder = self.folder if self.main else None
-        self.journal = Journal(folder, self.stop, self.update, quiet, self.accelerator)
+        self.journal = Journal(self.folder if self.main else None, self.stop, self.update, quiet, self.accelerator)
+        for note in notes:
+            self.journal.event(note)
         if self.update:
             self.journal.event("resumed", after_update=self.update)
         signals = Signals()
@@ -131,6 +137,8 @@ class Run:
         every = self.settings.save_every or self.plan.updates_per_epoch
         self.started = self.logged = time.perf_counter()
         self.wrapped.train(not self.recipe.frozen_statistics)
+        if self.fresh and self.start is not None:
+            tell(self)
         while self.update < self.stop:
             self._one_update(batches)
             last, logs = self.update == self.stop, self.update % self.settings.log_every == 0
@@ -252,11 +260,12 @@ class Run:
             method.advance(self.model, math.inf)
         self.moment = {}
         models = {"val": self.wrapped} | ({"ema": self.average.module} if self.average else {})
-        return {name: self._measure(model) for name, model in models.items()}
+        return {name: self.measure(model) for name, model in models.items()}
 
-    def _measure(self, model: nn.Module) -> Evaluation:
+    def measure(self, model: nn.Module) -> Evaluation:
+        """The accuracy of a model on the images for validation."""
         assert self.val is not None
-        size, settings = self.settings.evaluation_batch_size, self.settings
+        settings, size = self.settings, self.settings.evaluation_batch_size
         return measure(
             model, self.val, self.config, self.device, size, settings.precision, settings.workers, self.accelerator
         )
@@ -282,7 +291,7 @@ class Run:
                 model.set_submodule(path, norm)
         result = Result(
             model.eval(), ema, evaluations.get("val"), evaluations.get("ema"), self.journal.epochs, self.update,
-            finished, self.spent(), self.folder,
+            finished, self.spent(), self.folder, self.start,
         )  # fmt: skip
         if self.main and finished:
             result.write()

@@ -43,8 +43,6 @@ def accelerator_for(settings: Settings, folder: Path | None) -> Accelerator:
         raise ValueError("fp16 needs a GPU; on a CPU use bf16, or no for float32")
     if settings.shard and accelerator.num_processes == 1:
         raise ValueError("shard spreads a model over processes, but there is one; start several with torchrun")
-    if tracking:
-        accelerator.init_trackers("tensorboard")
     return accelerator
 
 

@@ -2,9 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from ..core.spec import parse_setting
+from ..fields import Count, Share, Within, check_fields, shown
+
+Length = Annotated[float, Within(0, 10**6)]
+Rate = Annotated[float, Within(0, 1000)]
+Strength = Annotated[float, Within(0, 100)]
+Part = Annotated[float, Within(0, 1, "(]")]
+Ratio = Annotated[float, Within(0, 100, "(]")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,26 +25,26 @@ class Recipe:
     256
     """
 
-    epochs: int = 300
-    cooldown_epochs: int = 0
+    epochs: Annotated[int, Within(1, 10**6)] = 300
+    cooldown_epochs: Annotated[int, Within(0, 10**6)] = 0
     """Further epochs at the lowest learning rate."""
-    batch_size: int = 1024
+    batch_size: Count = 1024
     optimizer: str = "adamw"
     """Any name of timm.optim.list_optimizers()."""
-    learning_rate: float = 1e-3
-    min_learning_rate: float = 1e-5
-    warmup_epochs: float = 5
-    warmup_learning_rate: float = 1e-6
+    learning_rate: Annotated[float, Within(0, 1000, "(]")] = 1e-3
+    min_learning_rate: Rate = 1e-5
+    warmup_epochs: Length = 5
+    warmup_learning_rate: Rate = 1e-6
     schedule: Literal["cosine", "constant"] = "cosine"
     schedule_per_epoch: bool = False
     """Change the learning rate once an epoch instead of every update."""
-    weight_decay: float = 0.05
-    layer_decay: float | None = None
+    weight_decay: Strength = 0.05
+    layer_decay: Part | None = None
     """Learning rate of a layer = that of the next one times this."""
-    clip_grad: float | None = None
-    ema: float | None = None
+    clip_grad: Annotated[float, Within(0, 10**9, "(]")] | None = None
+    ema: Annotated[float, Within(0, 1, "()")] | None = None
     """Decay of the moving average of the weights."""
-    drop_path: float | None = None
+    drop_path: Annotated[float, Within(0, 1, "[)")] | None = None
     """Stochastic depth of the last block, growing linearly from 0; None leaves the model's own."""
     drop_path_grows: bool = True
     """False: every block has the stochastic depth of the last."""
@@ -47,33 +54,27 @@ class Recipe:
     """Follow the methods' schedules (a keep rate that falls over epochs); False: their final settings throughout."""
     objective: str = "auto"
     """Terms as in `cross_entropy + soft:temperature=2`; auto: the methods' own with a teacher, else cross-entropy."""
-    crop_scale: tuple[float, float] = (0.08, 1.0)
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: float = 0.5
-    color_jitter: float = 0.4
+    crop_scale: tuple[Part, Part] = (0.08, 1.0)
+    crop_ratio: tuple[Ratio, Ratio] = (3 / 4, 4 / 3)
+    flip: Share = 0.5
+    color_jitter: Strength = 0.4
     auto_augment: str | None = "rand-m9-mstd0.5-inc1"
-    interpolation: str = "bicubic"
+    interpolation: Literal["bicubic", "bilinear", "nearest", "lanczos", "box", "hamming", "random"] = "bicubic"
     """Of the training crops; `random` picks bilinear or bicubic."""
-    erasing: float = 0.25
-    mixup: float = 0.8
-    cutmix: float = 1.0
-    mixup_switch: float = 0.5
-    label_smoothing: float = 0.1
-    repeats: int = 1
+    erasing: Share = 0.25
+    mixup: Strength = 0.8
+    cutmix: Strength = 1.0
+    mixup_switch: Share = 0.5
+    label_smoothing: Annotated[float, Within(0, 1, "[)")] = 0.1
+    repeats: Annotated[int, Within(1, 1000)] = 1
     """Repeated augmentation: so many differently augmented copies of an image, of fewer images an epoch."""
 
     def __post_init__(self) -> None:
-        positive = ("epochs", "batch_size", "learning_rate", "repeats")
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("flip", "erasing", "mixup_switch", "label_smoothing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, not {getattr(self, name)}")
-        if self.schedule not in ("cosine", "constant"):
-            raise ValueError(f"unknown schedule '{self.schedule}'; known: cosine, constant")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"ema is a decay between 0 and 1 such as 0.9999, not {self.ema}")
+        check_fields(self)
+        for name in ("crop_scale", "crop_ratio"):
+            smallest, largest = getattr(self, name)
+            if smallest > largest:
+                raise ValueError(f"{name} goes from the smallest to the largest, not from {smallest} to {largest}")
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other settings; an unknown one is refused."""
@@ -98,9 +99,11 @@ class Recipe:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The recipe that `to_json` wrote."""
+        if not isinstance(data, dict):
+            raise ValueError(f"a recipe is written as its settings by name, not as {shown(data)}")
         settings = dict(data)
-        if settings.pop("version", 1) > 1:
-            raise ValueError(f"the recipe is of version {data['version']}, newer than this leanformer: update it")
+        if settings.pop("version", 1) != 1:
+            raise ValueError(f"the recipe is of version {shown(data['version'])}; this leanformer reads version 1")
         return cls().replace(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
 
 

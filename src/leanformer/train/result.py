@@ -24,6 +24,8 @@ class Result:
     finished: bool = True
     seconds: float = 0.0
     folder: Path | None = None
+    start: dict[str, Any] | None = None
+    """The teacher that the model started from, the calibration before the first update, and the figures after it."""
 
     def write(self) -> None:
         """Put models and figures into the run folder."""
@@ -34,4 +36,6 @@ class Result:
             save(self.ema, self.folder / "ema.safetensors")
         found = {"val": self.evaluation, "ema": self.ema_evaluation}
         figures = {name: {**e.summary(), "images": e.images} for name, e in found.items() if e is not None}
-        write_json(self.folder / "result.json", {**figures, "updates": self.updates, "seconds": round(self.seconds, 1)})
+        counts = {"updates": self.updates, "seconds": round(self.seconds, 1)}
+        start = {} if self.start is None else {"start": self.start}
+        write_json(self.folder / "result.json", {**figures, **start, **counts})

@@ -14,12 +14,13 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from ..core import save, versions, write_atomically
+from ..fields import Within, check_fields, check_value, shown
 from ..measure.results import commit
 from ..settings import Settings
 from .recipe import Recipe
@@ -57,8 +58,26 @@ def start_run(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class RunFile:
+    """The types of the entries of `run.json` that a resumed run reads."""
+
+    format: Annotated[int, Within(1, 1)]
+    recipe: dict[str, Any]
+    settings: dict[str, Any]
+    data: dict[str, str]
+    objective: str
+    teachers: list[str]
+
+
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `run.json` of a run folder says.
+    """What `run.json` of a run folder says, its entries checked to be of their types.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        ValueError: There is no such file, or it is damaged.
 
     >>> read_run("runs/x")["recipe"]["epochs"]  # doctest: +SKIP
     30
@@ -67,9 +86,26 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no run.json")
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        run = json.loads(path.read_text())
+        check_value("it", run, dict[str, Any])
+        names = [field.name for field in dataclasses.fields(RunFile)]
+        check_fields(RunFile(**{name: run.get(name) for name in names}))
+        for name in run["teachers"]:
+            if not name.isidentifier():
+                raise ValueError(f"{shown(name)} is no teacher's name")
+    except (ValueError, RecursionError, OSError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    return run
+
+
+def settings_of(run: dict[str, Any], allow_remote: bool = False) -> Settings:
+    """The settings in a `run.json`, but for what a file must not decide.
+
+    Args:
+        run: What `read_run` told.
+        allow_remote: Whether the user allows pipes and URLs now.
+    """
+    return Settings().replace(**run["settings"]).replace(allow_remote=allow_remote)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

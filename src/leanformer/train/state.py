@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..core.method import plain
 from ..data.draws import rng_state, set_rng_state
+from ..fields import Within, check_value
 from .parallel import load_optimizer_state, load_whole_state, optimizer_state, whole_state
 
 if TYPE_CHECKING:
     from .loop import Run
+
+KINDS = {
+    "run": dict,
+    "update": Annotated[int, Within(0, 10**12)],
+    "seconds": Annotated[float, Within(0)],
+    "start": dict | None,
+}
+"""Values of a state that nothing else would refuse."""
 
 
 def snapshot(run: Run) -> dict[str, Any]:
@@ -26,16 +35,33 @@ def snapshot(run: Run) -> dict[str, Any]:
         "scaler": None if scaler is None else scaler.state_dict(),
         "rng": rng_state(),
         "methods": dict(run.moment),
+        "start": run.start,
         "data": {"seed": run.plan.seed, "images": run.plan.images, "damaged": run.data.damage.count},
     }
 
 
 def restore(run: Run, state: dict[str, Any]) -> None:
-    """Bring a fresh run to a saved state; refuse that of another run."""
-    mine, theirs = identity(run), state["run"]
+    """Bring a fresh run to a saved state; refuse that of another run.
+
+    Args:
+        run: A run that was made for the same model, recipe and data.
+        state: What `snapshot` told.
+    """
+    mine, theirs = identity(run), state.get("run")
+    theirs = theirs if isinstance(theirs, dict) else mine  # refused below, with what else does not fit
     for key in mine:
         if mine[key] != theirs.get(key):
             raise ValueError(f"the checkpoint is from another run: {key} was {theirs.get(key)}, now {mine[key]}")
+    try:
+        for name, kind in KINDS.items():
+            check_value(name, state[name], kind)
+        _fill(run, state)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        told = str(error).partition("\n")[0]
+        raise ValueError(f"the checkpoint does not fit this run: {type(error).__name__} {told}") from error
+
+
+def _fill(run: Run, state: dict[str, Any]) -> None:
     load_whole_state(run.learner, state["learner"])
     load_optimizer_state(run.learner, run.bare_optimizer, state["optimizer"])
     run.rates.scheduler.load_state_dict(state["scheduler"])
@@ -43,7 +69,7 @@ def restore(run: Run, state: dict[str, Any]) -> None:
         load_whole_state(run.average.module, state["ema"])
     if run.accelerator.scaler is not None and state["scaler"] is not None:
         run.accelerator.scaler.load_state_dict(state["scaler"])
-    run.update, run.seconds = state["update"], state["seconds"]
+    run.update, run.seconds, run.start = state["update"], state["seconds"], state["start"]
     run.data.damage.count = state["data"]["damaged"]
     set_rng_state(state["rng"])
 

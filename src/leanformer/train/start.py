@@ -1,0 +1,111 @@
+"""Where training starts: a student made from its teacher is fitted to it first, and told how good it is then.
+
+    teacher  →  apply  →  student with new modules, which have learnt nothing  →  calibrate  →  update 0
+
+A student starts from a teacher when all that the methods did not swap is bit-equal to it. One from fresh weights, one
+that was trained since, and modules that were calibrated before are left as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..backbones import resize
+from ..core import blocks_of, calibrate, input_of, starts_from, uncalibrated
+from ..data.samples import sample_images
+from ..data.sources import Stream
+from .objectives import logits_of
+from .token_labels import Annotator
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+BATCH = 64
+
+
+@torch.no_grad()
+def begin(run: Run, teachers: dict[str, nn.Module]) -> dict[str, Any] | None:
+    """Calibrate the student of a new run in place.
+
+    Args:
+        run: A run whose model and teachers are on their device.
+        teachers: The teachers by name.
+
+    Returns:
+        Plain values: the teacher that the student starts from, slots and images of the calibration, why there was
+        none, and without data for validation how often student and teacher agree. None where it starts from no teacher.
+    """
+    for name, teacher in teachers.items():
+        known = teacher.model if isinstance(teacher, Annotator) else teacher
+        origin = _at_size_of(known, run.config) if list(blocks_of(known)) == list(blocks_of(run.model)) else None
+        if origin is not None and starts_from(run.model, origin):
+            return {"teacher": name, **_calibrated(run, origin)}
+    return None
+
+
+def _calibrated(run: Run, teacher: nn.Module) -> dict[str, Any]:
+    count = run.settings.calibrate
+    slots = uncalibrated(run.model, teacher)
+    if not count or not slots:
+        return {"not_calibrated": "it was switched off"} if slots else {}
+    if isinstance(run.data, Stream):
+        return {"not_calibrated": f"no random images can be taken of the stream {run.data.name}"}
+    images = sample_images(run.model, run.data, count, seed=run.settings.seed).to(run.device)
+    for method in run.methods:
+        method.advance(run.model, math.inf)
+    try:
+        fitted = calibrate(run.model, teacher, images, BATCH, slots).state_dict()
+    except ValueError as error:  # a teacher's module that this one cannot be fitted to
+        return {"not_calibrated": str(error)}
+    if not all(value.isfinite().all() for value in fitted.values()):
+        return {"not_calibrated": f"the fit to {len(images)} images is not finite"}
+    run.model.load_state_dict(fitted)
+    if run.accelerator.num_processes > 1:  # the same bits in all processes
+        for value in run.model.state_dict().values():
+            dist.broadcast(value, 0)
+    found: dict[str, Any] = {"calibrated_slots": len(slots), "calibrated_images": len(images)}
+    if run.val is None and run.model.num_classes == teacher.num_classes:
+        found["agreement"] = _agreement(run.model, teacher, images)
+    return found
+
+
+def tell(run: Run) -> None:
+    """Log how good the student is before the first update, and write that down with its calibrated weights."""
+    assert run.start is not None
+    if "not_calibrated" in run.start:
+        run.journal.event("not calibrated", reason=run.start["not_calibrated"])
+    if run.val is not None:
+        for method in run.methods:
+            method.advance(run.model, math.inf)
+        run.start |= run.measure(run.wrapped).summary()
+    figures = {name: value for name, value in run.start.items() if name != "not_calibrated"}
+    run.journal.event(
+        "training starts from", **{k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
+    )
+    run.save()
+
+
+def _at_size_of(teacher: nn.Module, config: dict[str, Any]) -> nn.Module | None:
+    """The teacher for images as the student sees them, or None where it cannot be shown them."""
+    theirs = input_of(teacher)
+    if any(tuple(theirs[key]) != tuple(config[key]) for key in ("mean", "std")):
+        return None
+    if theirs["input_size"] == config["input_size"]:
+        return teacher
+    try:
+        return resize(teacher, config["input_size"][1:])
+    except ValueError:
+        return None
+
+
+def _agreement(model: nn.Module, teacher: nn.Module, images: Tensor) -> float:
+    """Images in per cent to which both give the same answer."""
+    was_training = model.training
+    pairs = [(logits_of(model.eval()(part)), logits_of(teacher(part))) for part in images.split(BATCH)]
+    model.train(was_training)
+    return 100 * torch.cat([one.argmax(-1) == other.argmax(-1) for one, other in pairs]).float().mean().item()
