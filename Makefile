@@ -2,13 +2,22 @@
 PYTHON ?= $(shell command -v python3.12 >/dev/null 2>&1 && python3.12 --version >/dev/null 2>&1 && echo python3.12 || echo python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint format clean
+.PHONY: demo test test-all quick hostile lint format clean
 
 demo: .venv/installed
 	$(BIN)/leanformer demo
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m "not exhaustive"
+
+# what breaks most often, in less than a minute and a half
+quick: .venv/installed
+	$(BIN)/python -m pytest -n 2 -m "quick and not exhaustive"
+
+# CASES generated inputs for each of the six fuzzers, 102,000 together
+CASES ?= 17000
+hostile: .venv/installed
+	HOSTILE_CASES=$(CASES) $(BIN)/python -m pytest -n 2 -W ignore --show-capture=no tests/hostile
 
 test-all: .venv/installed
 	$(BIN)/python -m pytest -n 2

@@ -22,8 +22,17 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+QUICK = (
+    "core/", "hostile/", "cli/test_cli_models.py", "cli/test_refusals.py", "cli/test_startup.py",
+    "measure/test_counting.py", "train/test_objectives.py",
+)  # fmt: skip
+"""Tests that see most of the house in little time: the files and folders of `make quick`."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Formats that compile for minutes meet every method and, by default, no further backbone."""
+    """Mark the quick ones. Formats that compile for minutes meet every method and, by default, no further backbone."""
     for item in items:
+        if str(item.path.relative_to(Path(__file__).parent)).startswith(QUICK):
+            item.add_marker(pytest.mark.quick)
         if item.name.startswith("test_backbone_goes_through") and item.name.endswith(("-aoti]", "-openvino]")):
             item.add_marker(pytest.mark.exhaustive)

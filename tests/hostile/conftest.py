@@ -1,22 +1,13 @@
-"""What all fuzzers share: how many cases they make, a limit of time for each, and the counts at the end.
+"""What all fuzzers share: how many cases they make, and the counts at the end.
 
 HOSTILE_CASES=20000 raises the number for every fuzzer, HOSTILE_SEED=7 makes others. Each case is made from the seed and
 its own number alone, so that a failure can be made again.
 """
 
-import contextlib
 import os
-import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 
 import pytest
-
-TALLIES: dict[str, Counter[str]] = defaultdict(Counter)
-
-
-class Hang(BaseException):
-    """A case took longer than it may; no handler of errors catches it."""
 
 
 @pytest.fixture
@@ -33,29 +24,27 @@ def seed() -> int:
 
 
 @pytest.fixture
-def tally(request: pytest.FixtureRequest) -> Counter[str]:
+def tally() -> Counter[str]:
     """How often each outcome was seen, printed at the end of the run."""
-    return TALLIES[request.node.originalname]
+    return Counter()
 
 
-@contextlib.contextmanager
-def at_most(seconds: int) -> Iterator[None]:
-    """Within the context, more than so many seconds end in `Hang`."""
-
-    def stop(*_: object) -> None:
-        raise Hang(f"more than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Send the counts along with the report, which may come from a process of its own."""
+    counts = getattr(item, "funcargs", {}).get("tally")
+    if call.when == "call" and counts is not None:
+        item.user_properties.append(("tally", sorted(counts.items())))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The counts by fuzzer and outcome."""
-    for name, counts in TALLIES.items():
+    tallies: dict[str, Counter[str]] = defaultdict(Counter)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for key, counts in getattr(report, "user_properties", ()):
+                if key == "tally" and report.when == "call":
+                    tallies[report.nodeid.partition("[")[0]].update(dict(counts))
+    for name, counts in sorted(tallies.items()):
         told = ", ".join(f"{what} {count}" for what, count in sorted(counts.items()))
         terminalreporter.write_line(f"{name}: {sum(counts.values())} cases: {told}")

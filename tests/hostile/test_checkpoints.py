@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import at_most
 from damage import damaged_bytes, damaged_json
 from families import BACKBONES
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from time_limit import at_most
 from torch import Tensor, nn
 
 import leanformer as lf

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import at_most
 from damage import damaged_bytes
 from PIL import Image
+from time_limit import at_most
 
 from leanformer.data.packs import write_pack
 from leanformer.data.sources import UNREADABLE, open_data

@@ -112,7 +112,7 @@ def test_bench_says_whether_it_agrees_with_an_earlier_run(tmp_path, capsys):
         for row in before["rows"]:
             row["spread"], row["throughput"] = spread, 1.0
         path.write_text(json.dumps(before))
-        assert main([*arguments, "--against", str(path)]) == code
+        assert main([*arguments, "--compare-with", str(path)]) == code
         assert told in " ".join(capsys.readouterr().out.split())
 
 
@@ -148,3 +148,16 @@ def test_rows_are_resumed_from_a_file_of_the_same_run_alone(tmp_path):
     assert lf.measure.rows_to_resume(path, {"kind": "sweep", "data": "photos"}) == [{"a": 1}]
     with pytest.raises(ValueError, match="holds another run's result"):
         lf.measure.rows_to_resume(path, {"data": "others"})
+
+
+def test_methods_compose_and_further_rows_come_from_against(tmp_path, capsys):
+    sets = [word for each in ("img_size=32", "patch_size=8", "embed_dim=32", "depth=4", "num_heads=2", "num_classes=5")
+            for word in ("--set", each)]  # fmt: skip
+    other, output = str(tmp_path / "other.safetensors"), tmp_path / "bench.json"
+    assert main(["apply", "vit", *sets, "--output", other]) == 0
+    rows = ["--apply", "repa", "--apply", "evit", "--against", "repa:idle_ratio=0.5", "--against", "evit+repa"]
+    short = ["--device", "cpu", "--modes", "eager", "--batches", "1", "--repeats", "1", "--output", str(output)]
+    assert main(["bench", "vit", *sets, *rows, "--against", other, *short]) == 0
+    named = [row["model"] for row in json.loads(output.read_text())["rows"]]
+    assert named == ["vit", other, "vit repa+evit", "vit repa:idle_ratio=0.5", "vit evit+repa"]
+    capsys.readouterr()

@@ -5,7 +5,7 @@ import torch
 
 import leanformer as lf
 from leanformer.cli import main
-from leanformer.cli.demo import digits, fusing_error, small_vit, view
+from leanformer.cli.demo_work import digits, fusing_error, small_vit, view
 
 
 def test_the_digits_are_split_without_overlap_and_hold_every_class():

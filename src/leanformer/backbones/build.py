@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import math
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,7 +247,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
         # training scripts store their options beside the weights; a Namespace is data, not code
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of kinds of tensors that are refused below
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can fail anywhere
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)

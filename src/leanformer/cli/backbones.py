@@ -1,16 +1,16 @@
 """leanformer backbones: every timm model of the families that can be adopted, or why not."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import timm
 import tyro
-from rich.progress import track
-from rich.table import Table
 
-from ..backbones.census import FAMILIES, Entry, census
-from ..core import write_atomically
-from ..measure.console import console
+from .checks import one_of, output_files
+
+if TYPE_CHECKING:
+    from ..backbones.census import Entry
 
 
 def backbones(family: Annotated[str, tyro.conf.Positional] = "all", markdown: Path | None = None) -> None:
@@ -22,6 +22,15 @@ def backbones(family: Annotated[str, tyro.conf.Positional] = "all", markdown: Pa
         family: One of timm's modules (vision_transformer, deit, swin_transformer, mlp_mixer, metaformer ...), or all.
         markdown: Write the table to this file as well.
     """
+    from rich.progress import track
+    from rich.table import Table
+
+    from ..backbones.census import FAMILIES, census
+    from ..core import write_atomically
+    from ..measure.console import console
+
+    one_of((*FAMILIES, "all"), family=(family,))
+    output_files(markdown, folders=False)
     chosen = FAMILIES if family == "all" else (family,)
     out = console()
     entries = [entry for name in track(chosen, "adopting", console=out, transient=True) for entry in census(name)]
@@ -53,6 +62,8 @@ def to_markdown(entries: list[Entry], family: str = "all") -> str:
 
 
 def _title(entries: list[Entry]) -> str:
+    import timm
+
     adopted = sum(not entry.refused for entry in entries)
     return f"timm {timm.__version__}: {adopted} models adopted, {len(entries) - adopted} refused"
 

@@ -1,22 +1,24 @@
 """leanformer bench: models side by side, with measured time."""
 
+from __future__ import annotations
+
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..export import runtime_opener
-from ..measure.bench import Comparison, compare
-from ..measure.console import console
-from ..measure.repeat_runs import disagreements
-from ..measure.results import read_rows
-from ..measure.timing import shared_kernels
-from ..speed import optimize
-from .common import Apply, Models, Set, side_by_side
+from .checks import DTYPES, at_least, one_of, open_device, output_files
+from .common import Against, Apply, Models, Set, side_by_side
+
+if TYPE_CHECKING:
+    from ..measure.bench import Comparison
+
+MODES = ("eager", "compiled", "optimised", "graph")
 
 
 def bench(
     models: Models = (),
     methods: Apply = (),
+    against: Against = (),
     checkpoint: Path | None = None,
     arguments: Set = (),
     device: str | None = None,
@@ -26,18 +28,20 @@ def bench(
     runtime: tuple[str, ...] = (),
     repeats: int = 11,
     fused: bool = True,
-    against: Path | None = None,
+    compare_with: Path | None = None,
     output: Path | None = None,
 ) -> int | None:
     """Throughput, latency, memory and MACs of models side by side; the first is the yardstick of the speed-ups.
 
-    Each --apply adds the first model with these methods on it, joined by +.
+    --apply A --apply B adds the first model with both methods on it, and each --against one more row.
 
-    Example: leanformer bench deit_small_patch16_224 --apply evit:keep_rate=0.7 --apply repa+evit --batches 1 64
+    Example: leanformer bench deit_small_patch16_224 --apply evit:keep_rate=0.7 --apply repa --against repa
 
     Args:
         models: Names or leanformer checkpoints.
-        methods: Methods on the first model, for one more row: name:option=value, several joined by +.
+        methods: A method on the first model as name:option=value,option=value; may be given several times.
+        against: One more row: other methods on the first model, joined by +, or another name or checkpoint; may be
+            given several times.
         checkpoint: Weights for the models given by name.
         arguments: An argument of the models given by name, for example img_size=384; may be given several times.
         device: cpu or cuda; by default the GPU if there is one.
@@ -49,18 +53,26 @@ def bench(
             executorch.
         repeats: How often each row is timed, in turn with the others.
         fused: Fuse the models with methods first, as they would be deployed.
-        against: The result of an earlier run of the same; say which figures differ by more than both spreads.
+        compare_with: The result of an earlier run of the same; say which figures differ by more than both spreads.
         output: Write the result as JSON, for example results/bench.json.
     """
-    if not models:
-        raise ValueError("give at least one model, by name or as a checkpoint")
-    before = None if against is None else read_rows(against)
-    named = side_by_side(models, methods, checkpoint, arguments, fused)
+    from ..export import runtime_opener
+    from ..measure.bench import compare
+    from ..measure.console import console
+    from ..measure.timing import shared_kernels
+    from ..speed import optimize
+
+    at_least(1, batches=batches, repeats=repeats)
+    one_of(DTYPES, dtypes=dtypes)
+    one_of(MODES, modes=modes)
+    output_files(output)
+    place = open_device(device or ("cpu" if runtime else None))
+    before = None if compare_with is None else _earlier(compare_with)
     with tempfile.TemporaryDirectory() as folder, shared_kernels():
         others = {name: runtime_opener(name, Path(folder), fused) for name in runtime}
         result = compare(
-            named,
-            device=device or ("cpu" if others else None),
+            side_by_side(models, methods, against, checkpoint, arguments, fused),
+            device=place,
             batches=batches or None,
             dtypes=dtypes or None,
             modes=modes,
@@ -71,13 +83,31 @@ def bench(
     result.print()
     if output is not None:
         console().print(f"wrote {result.save(output)}")
-    return None if before is None else _compare_with(before, result, against)
+    return None if before is None else _compare_with(before, result, compare_with)
 
 
-def _compare_with(before: list[dict[str, Any]], result: Comparison, against: Path | None) -> int:
-    """Say whether two runs agree; 1, the code of failure, if they do not."""
-    differing = disagreements(before, result.record()["rows"])
+def _earlier(path: Path) -> list[dict[str, Any]]:
+    """The rows of an earlier bench; anything else is refused before time is spent."""
+    from ..measure.repeat_runs import KEY
+    from ..measure.results import read_rows
+
+    rows = read_rows(path)
+    if not all(set(KEY) <= set(row) for row in rows):
+        raise ValueError(f"{path} is no result of leanformer bench: its rows lack {', '.join(KEY)}")
+    return rows
+
+
+def _compare_with(before: list[dict[str, Any]], result: Comparison, earlier: Path | None) -> int:
+    """Say whether two runs agree; 1, the code of failure, if they do not or have nothing in common."""
+    from ..measure.console import console
+    from ..measure.repeat_runs import disagreements
+
+    try:
+        differing = disagreements(before, result.record()["rows"])
+    except ValueError as error:
+        console().print(str(error))
+        return 1
     for line in differing:
         console().print(line, highlight=False)
-    console().print(f"{len(differing) or 'no'} figures differ from {against} by more than both spreads")
+    console().print(f"{len(differing) or 'no'} figures differ from {earlier} by more than both spreads")
     return 1 if differing else 0

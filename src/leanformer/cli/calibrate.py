@@ -1,17 +1,15 @@
 """leanformer calibrate, recalibrate: start a converted model from data, without training."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from rich.table import Table
-from torch import nn
-
-from .. import core
-from ..backbones import load
-from ..data.samples import sample_images
-from ..measure.console import console
-from ..train import evaluate
+from .checks import at_least, check_seed, open_device, output_files
 from .common import Apply, Model, Set, open_model
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def calibrate(
@@ -45,15 +43,23 @@ def calibrate(
         device: cpu, cuda, …; the fastest there is by default.
         seed: Which images.
     """
+    from .. import core
+    from ..data.samples import sample_images
+    from ..measure.console import console
+
     if not methods:
         raise ValueError("give at least one method to fit, for example --apply repa:idle_ratio=0.5")
-    where = _device(device)
+    at_least(1, images=images)
+    check_seed(seed)
+    output_files(output, folders=False)
+    check_split(data, evaluate_on)
+    where = open_device(device)
     teacher = open_model(model, (), checkpoint, arguments).eval().to(where)
     plain = core.apply(teacher, *(core.parse_method(spec) for spec in methods)).to(where)
     chosen = sample_images(teacher, data, images, split=split, seed=seed).to(where)
     fitted = core.calibrate(plain, teacher, chosen)
     core.save(fitted, output)
-    if evaluate_on:
+    if evaluate_on is not None:
         _compare({"teacher": teacher, "converted": plain, "calibrated": fitted}, data, evaluate_on)
     console().print(f"wrote {output}, fitted on {len(chosen)} images of {data} ({split})")
 
@@ -84,21 +90,39 @@ def recalibrate(
         device: cpu, cuda, …; the fastest there is by default.
         seed: Which images.
     """
-    where = _device(device)
+    from .. import core
+    from ..backbones import load
+    from ..data.samples import sample_images
+    from ..measure.console import console
+
+    at_least(1, images=images, batch_size=batch_size)
+    check_seed(seed)
+    output_files(output, folders=False)
+    check_split(data, evaluate_on)
+    where = open_device(device)
     trained = load(model).to(where)
     chosen = sample_images(trained, data, images, split=split, seed=seed).to(where)
     precise = core.recalibrate(trained, chosen, batch=batch_size)
     core.save(precise, output)
-    if evaluate_on:
+    if evaluate_on is not None:
         _compare({"trained": trained, "recalibrated": precise}, data, evaluate_on)
     console().print(f"wrote {output}, with the statistics of {len(chosen)} images of {data} ({split})")
 
 
-def _device(name: str | None) -> torch.device:
-    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+def check_split(data: str, split: str | None) -> None:
+    """Refuse a split that is not there, before any work is done; None stands for one that was not asked for."""
+    from ..data.sources import open_data
+
+    if split is not None:
+        open_data(data, split)
 
 
 def _compare(models: dict[str, nn.Module], data: str, split: str) -> None:
+    from rich.table import Table
+
+    from ..measure.console import console
+    from ..train import evaluate
+
     table = Table("", "top-1", "top-5", title=f"{data} ({split})", title_justify="left")
     for name, model in models.items():
         found = evaluate(model, data, split=split, device=str(next(model.parameters()).device))

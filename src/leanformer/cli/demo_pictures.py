@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core import kept_patches
 
 if TYPE_CHECKING:
-    from .demo import Line
+    from .demo_work import Line
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

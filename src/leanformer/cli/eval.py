@@ -1,21 +1,20 @@
 """leanformer eval: accuracy on a data set, with what is confused with what."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from rich.table import Table
-from torch import nn
-
-from ..core import card_of, classes_of, set_card
-from ..measure import record, write_result
-from ..measure.console import console
-from ..speed.fp8 import fp8_products
-from ..train import Evaluation, evaluate
-from ..visualise.names import class_names_of
+from .checks import at_least, open_device, output_files, share
 from .common import Apply, Model, Set, open_model
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from torch import nn
+
+    from ..train import Evaluation
 
 
 def eval_(
@@ -60,10 +59,19 @@ def eval_(
         per_class: Show all classes, the worst first.
         output: A JSON file for the figures.
     """
+    from ..measure import record, write_result
+    from ..measure.console import console
+    from ..train import evaluate
+
+    at_least(1, batch_size=batch_size)
+    at_least(0, workers=workers, confusions=confusions)
+    share(crop=crop)
+    output_files(output)
+    where = str(open_device(device))
     opened = open_model(model, methods, checkpoint, arguments)
     forms = {"": opened, "fp8": _in_fp8(opened)} if fp8 else {"": opened}
     results = {
-        form: evaluate(each, data, split=split, batch_size=batch_size, device=device, precision=precision,
+        form: evaluate(each, data, split=split, batch_size=batch_size, device=where, precision=precision,
                        compile=compile, workers=workers, crop=crop)
         for form, each in forms.items()
     }  # fmt: skip
@@ -74,21 +82,26 @@ def eval_(
     if per_class:
         out.print(_classes(result))
     if output is not None:
-        name, where = Path(data).name, device or ("cuda" if torch.cuda.is_available() else "cpu")
         rows = [{"model": f"{model} {form}".strip(), **each.summary()} | _changed(result, each)
                 for form, each in results.items()]  # fmt: skip
-        about = {"data": name, "images": result.images, "damaged": result.damaged, "methods": list(methods)}
+        about = {"data": Path(data).name, "images": result.images, "damaged": result.damaged, "methods": list(methods)}
         about |= result.summary() | ({} if crop is None else {"crop": crop})
         write_result(record("eval", rows, where, **about), output)
 
 
 def _named(result: Evaluation, model: nn.Module) -> Evaluation:
     """The evaluation with classes as words: the data set's names, else those on the model's card, else ImageNet's."""
+    from ..core import classes_of
+    from ..visualise.names import class_names_of
+
     classes, total = result.classes or classes_of(model), getattr(model, "num_classes", 0)
     return dataclasses.replace(result, classes=class_names_of(len(classes) if classes else total, classes))
 
 
 def _in_fp8(model: nn.Module) -> nn.Module:
+    from ..core import card_of, set_card
+    from ..speed.fp8 import fp8_products
+
     rounded = fp8_products(model)
     if rounded is None:
         raise ValueError("no linear layer of this model can be an fp8 product: sizes must be multiples of 16")
@@ -103,6 +116,8 @@ def _changed(plain: Evaluation, other: Evaluation) -> dict[str, float]:
 
 
 def _summary(model: str, data: str, results: Mapping[str, Evaluation]) -> Table:
+    from rich.table import Table
+
     table = Table("", "top-1", "top-5", "loss", "images", "unreadable", "img/s", title=f"{model} on {data}")
     table.title_justify = "left"
     for form, result in results.items():
@@ -114,6 +129,8 @@ def _summary(model: str, data: str, results: Mapping[str, Evaluation]) -> Table:
 
 
 def _confusions(result: Evaluation, most: int) -> Table:
+    from rich.table import Table
+
     table = Table("class", "taken for", "images", title="most confused", title_justify="left")
     for true, predicted, images in result.confusions(most):
         table.add_row(true, predicted, str(images))
@@ -121,6 +138,8 @@ def _confusions(result: Evaluation, most: int) -> Table:
 
 
 def _classes(result: Evaluation) -> Table:
+    from rich.table import Table
+
     table = Table("class", "images", "top-1", title="by class, the worst first", title_justify="left")
     for name, images, accuracy in result.per_class():
         table.add_row(name, str(images), f"{accuracy:.1f}%")

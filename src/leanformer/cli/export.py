@@ -3,21 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
-from torch import Tensor, nn
 
-from ..core import card_of, fuse, input_of
-from ..data.samples import sample_images
-from ..data.sources import Data, check_fit, check_labelled, open_data
-from ..export import FORMATS, TARGETS, Run, open_file, quantise
-from ..export.target import file_size
+from .checks import at_least, one_of, output_files
 from .common import Apply, Model, Set, open_model
-from .export_report import Row, add_accuracy, add_speed, report
 
 Formats = Annotated[tuple[str, ...], tyro.conf.arg(name="format")]
-COMPARED = 8
-"""Real images in the comparison of every file."""
 
 
 def export(
@@ -62,83 +53,25 @@ def export(
         repeats: How often each file is timed, in turn with the others.
         result: Write the table as JSON, for example results/export.json.
     """
-    _refuse(formats, int8, calibration, preprocess, data)
+    from ..data.samples import sample_images
+    from . import export_files as files
+    from .export_report import report
+
+    at_least(1, preprocess=preprocess, calibration_images=calibration_images, repeats=repeats, opset=opset)
+    one_of(("static", "dynamic"), int8=int8)
+    files.refuse(formats, int8, calibration, preprocess, data)
+    paths = {name: files.path_of(output, name, len(formats) > 1) for name in formats}
+    output_files(*paths.values(), folders=False)
+    output_files(result)
     opened = open_model(model, methods, checkpoint, arguments).eval()
-    labelled = None if data is None else open_data(data, split)
-    if labelled is not None:
-        check_labelled(labelled)
-        check_fit(opened, labelled)
-    few = None if labelled is None else sample_images(opened, labelled, COMPARED)
-    rows, runs = [Row("pytorch")], {"pytorch": _in_pytorch(opened, fused)}
-    options: dict[str, Any] = {"fused": fused, "preprocess": preprocess, "images": few}
-    for name in formats:
-        more = {"opset": opset} if name == "onnx" and opset is not None else {}
-        done = FORMATS[name](opened, _path(output, name, len(formats) > 1), **options, **more)
-        rows.append(Row(name, str(done.path), done.size, done.parity.error, done.notes.get("bf16_error")))
-        runs[name] = open_file(done.path)
+    labelled = files.open_labelled(opened, data, split)
+    options: dict[str, Any] = {"fused": fused, "preprocess": preprocess, "opset": opset}
+    written = files.Files(opened, labelled, options)
+    for name, path in paths.items():
+        written.add(name, path)
         if int8:
             images = None if calibration is None else sample_images(opened, calibration, calibration_images)
-            _add_int8(rows, runs, done.path, name, int8, images)
+            written.add_int8(path, name, int8, images)
     if preprocess is None:
-        _measure(rows, runs, opened, labelled, few, repeats)
-    report(rows, " + ".join((model, *methods)), data, calibration, result)
-
-
-def _refuse(formats: Any, int8: Any, calibration: Any, preprocess: Any, data: Any) -> None:
-    """What cannot be asked for together, and packages that are missing, before any work is done."""
-    unknown = [name for name in formats if name not in FORMATS]
-    if unknown or not formats:
-        raise ValueError(f"unknown format '{' '.join(unknown)}'; known: {', '.join(FORMATS)}")
-    if "static" in int8 and calibration is None:
-        raise ValueError("static int8 needs --calibration, a set of images")
-    if int8 and not any(mode in INT8.get(name, ()) for name in formats for mode in int8):
-        raise ValueError(f"{' '.join(formats)} has no int8 {' '.join(int8)}; static: onnx, openvino; dynamic: onnx")
-    if preprocess is not None and (data is not None or int8):
-        raise ValueError("accuracy and int8 are for files without preprocessing: give --data and --int8 without it")
-    for name in formats:
-        TARGETS[name].require()
-
-
-INT8 = {"onnx": ("static", "dynamic"), "openvino": ("static",)}
-"""Format → the kinds of int8 that it has."""
-
-
-def _add_int8(
-    rows: list[Row], runs: dict[str, Run], source: Path, name: str, modes: tuple[str, ...], images: Tensor | None
-) -> None:
-    for mode in modes:
-        if mode in INT8.get(name, ()):
-            written = quantise(
-                source, source.with_suffix(f".int8-{mode}{source.suffix}"), mode=mode, calibration=images
-            )
-            row = Row(f"{name} int8 {mode}", str(written), file_size(written))
-            rows.append(row)
-            runs[row.name] = open_file(written)
-
-
-def _measure(
-    rows: list[Row], runs: dict[str, Run], model: nn.Module, data: Data | None, few: Tensor | None, repeats: int
-) -> None:
-    if data is not None:
-        add_accuracy(rows, runs, data, input_of(model))
-    images = few if few is not None else torch.randn(COMPARED, *input_of(model)["input_size"])
-    add_speed(rows, runs, images, repeats)
-
-
-def _path(output: Path, name: str, several: bool) -> Path:
-    """The file of a format: as it was given, or, where several are written, with the format's own ending."""
-    if not several:
-        return output
-    endings = sorted((target.suffix for target in TARGETS.values()), key=len, reverse=True)
-    stem = next((output.name.removesuffix(e) for e in endings if output.name.endswith(e)), output.name)
-    return output.with_name(stem + TARGETS[name].suffix)
-
-
-def _in_pytorch(model: nn.Module, fused: bool) -> Run:
-    ready = fuse(model) if fused and not card_of(model).fused else model
-
-    def run(images: Tensor) -> Tensor:
-        with torch.inference_mode():
-            return ready(images)
-
-    return run
+        written.measure(repeats)
+    report(written.rows, " + ".join((model, *methods)), data, calibration, result)

@@ -5,16 +5,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated
 
-import timm
 import tyro
-from rich.table import Table
 
-from .. import core
-from ..backbones import MODELS, load
-from ..backbones.census import FAMILIES
-from ..measure import count
-from ..measure import describe as describe_model
-from ..measure.console import console
+from .checks import at_least, output_files
 from .common import Apply, Model, Set, open_model
 
 
@@ -26,9 +19,17 @@ def list_(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     Args:
         pattern: Show only the models whose name matches; * stands for anything.
     """
+    import timm
+    from rich.table import Table
+
+    from ..backbones import MODELS
+    from ..backbones.census import FAMILIES
+    from ..core import METHODS
+    from ..measure.console import console
+
     out = console()
     methods = Table("method", "options and defaults", "what it does", title="methods", title_justify="left")
-    for name, method in sorted(core.METHODS.items()):
+    for name, method in sorted(METHODS.items()):
         options = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(method))
         methods.add_row(name, options, (method.__doc__ or "").strip().splitlines()[0])
     out.print(methods)
@@ -58,8 +59,13 @@ def describe(
         arguments: An argument of the model as name=value, for example img_size=384; may be given several times.
         size: Height and width of the images to count for.
     """
+    from ..core import input_of
+    from ..measure import describe as describe_model
+    from ..measure.console import console
+
+    at_least(1, size=size)
     opened = open_model(model, methods, checkpoint, arguments)
-    chans = core.input_of(opened)["input_size"][0]
+    chans = input_of(opened)["input_size"][0]
     console().print(describe_model(opened, (chans, *size) if size else None))
 
 
@@ -81,8 +87,13 @@ def apply(
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value, for example num_classes=10; may be given several times.
     """
+    from ..core import save
+    from ..measure import describe as describe_model
+    from ..measure.console import console
+
+    output_files(output, folders=False)
     opened = open_model(model, methods, checkpoint, arguments)
-    core.save(opened, output)
+    save(opened, output)
     console().print(describe_model(opened))
     console().print(f"wrote {output}")
 
@@ -96,6 +107,14 @@ def fuse(model: Model, output: Path) -> None:
         model: A leanformer checkpoint.
         output: The file to write.
     """
+    from rich.table import Table
+
+    from .. import core
+    from ..backbones import load
+    from ..measure import count
+    from ..measure.console import console
+
+    output_files(output, folders=False)
     trained = load(model)
     fused = core.fuse(trained)
     core.save(fused, output)

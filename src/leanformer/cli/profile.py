@@ -3,15 +3,14 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from ..measure import profile as measure
-from ..measure.console import console
-from ..visualise import latency_breakdown
-from .common import Apply, Models, Set, side_by_side
+from .checks import DTYPES, at_least, check_picture, one_of, open_device, output_files
+from .common import Against, Apply, Models, Set, side_by_side
 
 
 def profile(
     models: Models = (),
     methods: Apply = (),
+    against: Against = (),
     checkpoint: Path | None = None,
     arguments: Set = (),
     device: str | None = None,
@@ -25,13 +24,15 @@ def profile(
 ) -> None:
     """Latency by component, by timing each component's modules alone on the inputs they really get.
 
-    Each --apply adds the first model with these methods on it, joined by +.
+    --apply A --apply B adds the first model with both methods on it, and each --against one more row.
 
-    Example: leanformer profile deit_small_patch16_224 --apply evit:keep_rate=0.7 --apply repa --figure latency.png
+    Example: leanformer profile deit_small_patch16_224 --apply evit:keep_rate=0.7 --against repa --figure latency.png
 
     Args:
         models: Names or leanformer checkpoints.
-        methods: Methods on the first model, for one more row: name:option=value, several joined by +.
+        methods: A method on the first model as name:option=value,option=value; may be given several times.
+        against: One more row: other methods on the first model, joined by +, or another name or checkpoint; may be
+            given several times.
         checkpoint: Weights for the models given by name.
         arguments: An argument of the models given by name, for example img_size=384; may be given several times.
         device: cpu or cuda; by default the GPU if there is one.
@@ -43,10 +44,18 @@ def profile(
         output: Write the result as JSON, for example results/profile.json.
         figure: Draw stacked bars as PNG or SVG.
     """
-    if not models:
-        raise ValueError("give at least one model, by name or as a checkpoint")
-    named = side_by_side(models, methods, checkpoint, arguments, fused)
-    found = measure(named, device=device, batch=batch, dtype=dtype, modes=modes, repeats=repeats)
+    from ..measure import profile as measure
+    from ..measure.console import console
+    from ..visualise import latency_breakdown
+
+    at_least(1, batch=batch, repeats=repeats)
+    one_of(DTYPES, dtype=() if dtype is None else (dtype,))
+    one_of(("eager", "compiled"), modes=modes)
+    output_files(output)
+    check_picture(figure)
+    place = open_device(device)
+    named = side_by_side(models, methods, against, checkpoint, arguments, fused)
+    found = measure(named, device=place, batch=batch, dtype=dtype, modes=modes, repeats=repeats)
     found.print()
     if output is not None:
         console().print(f"wrote {found.save(output)}")

@@ -4,10 +4,6 @@ from fnmatch import fnmatch
 from typing import Annotated
 
 import tyro
-from rich.table import Table
-
-from ..measure.console import console
-from ..papers.recipes import PUBLISHED, find, parse_recipe
 
 
 def recipes(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
@@ -18,6 +14,11 @@ def recipes(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     Args:
         pattern: Show only the recipes whose name matches; * stands for anything.
     """
+    from rich.table import Table
+
+    from ..measure.console import console
+    from ..papers.recipes import PUBLISHED, find, parse_recipe
+
     one = find(pattern)
     if one is not None or pattern == "finetune":
         settings = Table("setting", "value", title=pattern, title_justify="left")

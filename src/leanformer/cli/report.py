@@ -1,20 +1,23 @@
 """leanformer report: one page for a run, to read anywhere and to send to anyone."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from .. import visualise
-from ..measure.console import console
-from ..measure.results import flat
-from ..visualise.page import KINDS
+from .checks import output_files
+
+if TYPE_CHECKING:
+    from .. import visualise
 
 Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
 ABOUT = ("command", "machine", "started", "when", "commit", "data", "objective", "teachers", "versions", "hardware")
 OWN = ("run.json", "result.json")
-CHARTS = {"bench": visualise.trade_off, "profile": visualise.latency_breakdown}
+CHARTS = {"bench": "trade_off", "profile": "latency_breakdown"}
+"""Kinds of results that have a chart, with the functions of `visualise` that draw them."""
 
 
 def report(runs: Runs, output: Path = Path("report.html"), title: str = "leanformer report") -> None:
@@ -29,6 +32,11 @@ def report(runs: Runs, output: Path = Path("report.html"), title: str = "leanfor
         output: The page to write.
         title: Its title.
     """
+    from .. import visualise
+    from ..measure.console import console
+    from ..measure.results import flat
+
+    output_files(output)
     if not runs:
         raise ValueError("give at least one run folder or result file")
     page = visualise.Page(title)
@@ -50,6 +58,10 @@ def report(runs: Runs, output: Path = Path("report.html"), title: str = "leanfor
 
 def add_folder(page: visualise.Page, folder: Path) -> None:
     """Whatever of a folder can be shown: figures of the run, curves, result files, tables, pictures, settings."""
+    from .. import visualise
+    from ..measure.results import flat
+    from ..visualise.page import KINDS
+
     before = len(page.parts)
     if _has(folder, "result.json"):
         page.facts(flat(_read(folder / "result.json")))
@@ -77,12 +89,13 @@ def add_folder(page: visualise.Page, folder: Path) -> None:
 
 def add_result(page: visualise.Page, path: Path) -> None:
     """A result file as a chart, where its kind has one, and as a table."""
-    found = _read(path)
-    if not isinstance(found.get("rows"), list) or not found["rows"]:
-        raise ValueError(f"{path} is no result file: it has no rows")
-    kind, rows = found.get("kind", ""), found["rows"]
+    from .. import visualise
+    from ..measure.results import flat, read_rows
+
+    found, rows = _read(path), read_rows(path)
+    kind = found.get("kind", "")
     if kind in CHARTS:
-        page.pictures([CHARTS[kind](rows)])
+        page.pictures([getattr(visualise, CHARTS[kind])(rows)])
     page.table([flat(row) for row in rows])
     page.facts({key: found[key] for key in ABOUT if key in found}, "how it was made")
 

@@ -1,22 +1,25 @@
 """leanformer show: one picture that explains a model or a measurement."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from .. import visualise
-from ..core import fuse
-from ..measure.console import console
-from ..measure.results import read_rows
+from .checks import check_picture, input_files
 from .common import Apply, Model, Set, open_model
+
+if TYPE_CHECKING:
+    from .. import visualise
 
 Kind = Annotated[
     Literal["kept", "slimming", "grad-cam", "receptive-field", "features", "trade-off", "latency"],
     tyro.conf.Positional,
     tyro.conf.arg(metavar="KIND"),
 ]
-CHARTS = {"trade-off": visualise.trade_off, "latency": visualise.latency_breakdown}
+CHARTS = {"trade-off": "trade_off", "latency": "latency_breakdown"}
+"""Pictures of a result file, with the functions of `visualise` that draw them."""
 
 
 def show(
@@ -51,8 +54,15 @@ def show(
         arguments: An argument of the model as name=value; may be given several times.
         fused: Fuse the model first.
     """
+    from .. import visualise
+    from ..core import fuse
+    from ..measure.console import console
+    from ..measure.results import read_rows
+
+    check_picture(output or Path(f"{kind}.png"))
+    input_files(image=image)
     if kind in CHARTS:
-        figure = CHARTS[kind](read_rows(model))
+        figure = getattr(visualise, CHARTS[kind])(read_rows(model))
     else:
         if not image:
             raise ValueError(f"'{kind}' needs images: give --image FILE, one or more")
@@ -68,6 +78,8 @@ def show(
 
 
 def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | None) -> visualise.Figure:
+    from .. import visualise
+
     if kind == "kept":
         return visualise.kept_tokens(model, images)
     if kind == "slimming":

@@ -1,25 +1,25 @@
 """leanformer sweep: one model at many settings of its run-time options, measured on real images without training."""
 
+from __future__ import annotations
+
 import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import tyro
-from rich.table import Table
-from torch import nn
 
-from ..core import apply, card_of, input_of, parse_method, with_options
-from ..core.method import plain
-from ..data.sources import Data, check_fit, open_data
-from ..measure import count, record, rows_to_resume, write_result
-from ..measure.console import console
-from ..train.evaluate import measure
-from ..visualise import trade_off
+from .checks import at_least, check_picture, open_device, output_files, share
 from .common import Apply, Model, Set, open_model
+
+if TYPE_CHECKING:
+    import torch
+    from rich.table import Table
+    from torch import nn
+
+    from ..data.sources import Data
 
 Vary = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 EVIT = ("keep_rate=1.0,0.9,0.8,0.7,0.6,0.5", "fuse_tokens=false,true")
@@ -58,7 +58,18 @@ def sweep(
         figure: A .png or .svg file for accuracy against MACs.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
-    opened = open_model(model, methods, checkpoint, arguments).to(device)
+    from ..core import apply, card_of, parse_method
+    from ..data.sources import check_fit, open_data
+    from ..measure import record, rows_to_resume, write_result
+    from ..measure.console import console
+    from ..visualise import trade_off
+
+    at_least(1, batch_size=batch_size)
+    share(crop=crop)
+    output_files(output)
+    check_picture(figure)
+    place = open_device(device)
+    opened = open_model(model, methods, checkpoint, arguments).to(place)
     if not card_of(opened).methods:
         opened = apply(opened, parse_method("evit"))
     images = open_data(data, split)
@@ -70,7 +81,7 @@ def sweep(
     for told, make in candidates:
         if any(told.items() <= row.items() for row in rows):
             continue
-        rows.append({**told, **measured(make(), opened, images, crop, torch.device(device), batch_size)})
+        rows.append({**told, **measured(make(), opened, images, crop, place, batch_size)})
         rows.sort(key=lambda row: [told.items() <= row.items() for told, _ in candidates], reverse=True)
         if output is not None:
             write_result(record("sweep", rows, device, **about), output)
@@ -79,10 +90,10 @@ def sweep(
         console().print(f"wrote {trade_off(rows, x='macs').save(figure)}")
 
 
-Told = tuple[dict[str, Any], Callable[[], nn.Module]]
+def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], Callable[[], nn.Module]]]:
+    from ..core import with_options
+    from ..core.method import plain
 
-
-def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[Told]:
     for setting in settings(model, vary):
         told = {option: plain(value) for option, value in setting.items()}  # as the rows of an earlier run are
         yield told, functools.partial(with_options, model, **setting)
@@ -92,6 +103,10 @@ def measured(
     lean: nn.Module, model: nn.Module, images: Data, crop: float, device: torch.device, batch_size: int | None
 ) -> dict[str, Any]:
     """Accuracy and MACs of a lean model, its pictures cropped by `crop` and normalised as `model` wants them."""
+    from ..core import input_of
+    from ..measure import count
+    from ..train.evaluate import measure
+
     config = {**input_of(model), "crop_pct": crop}
     found = measure(lean, images, config, device, batch_size)
     return {"top1": found.top1, "top5": found.top5, "macs": count(lean, config["input_size"]).macs}
@@ -104,6 +119,8 @@ def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
     >>> settings(lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT()), ("keep_rate=0.5,0.7",))
     [{'keep_rate': 0.5}, {'keep_rate': 0.7}]
     """
+    from ..core import card_of, parse_method
+
     known = {option: method for method in card_of(model).methods for option in method.runtime}
     choices = {}
     for text in vary:
@@ -118,6 +135,8 @@ def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def table_of(model: str, rows: list[dict[str, Any]]) -> Table:
     """The rows as a table for people."""
+    from rich.table import Table
+
     options = [key for key in rows[0] if key not in ("top1", "top5", "macs")]
     table = Table(*options, "top-1", "top-5", "MACs", title=f"{model}, without training")
     for row in rows:

@@ -5,10 +5,6 @@ from typing import Annotated
 
 import tyro
 
-from ..measure.console import console
-from ..papers.table import render
-from ..papers.tables import TABLES
-
 
 def tables(
     system: Annotated[str, tyro.conf.Positional] = "all",
@@ -20,6 +16,10 @@ def tables(
     Args:
         system: metaformer, riformer, repa, sit, evit, or all.
     """
+    from ..measure.console import console
+    from ..papers.table import render
+    from ..papers.tables import TABLES
+
     if system != "all" and system not in TABLES:
         raise ValueError(f"unknown system '{system}'; known: {', '.join(TABLES)}, all")
     wrong = []

@@ -1,24 +1,21 @@
 """leanformer train: any model with any methods on it, with or without teachers, new or resumed."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import tyro
-from rich.table import Table
-from torch import nn
 
-from ..backbones import create_teacher, load, with_head
-from ..core import apply as apply_methods
-from ..core import card_of, parse_method
-from ..data.sources import class_names
-from ..measure.console import console
-from ..measure.results import record, write_result
-from ..papers.recipes import Published, find, parse_recipe
-from ..train import Recipe, Result, Settings, fit, read_run
-from ..train.profile import profile as time_update
-from ..train.runs import settings_of
-from .common import Apply, Set, open_model
+from ..settings import Settings
+from .checks import at_least, open_device, output_files, output_folder
+from .common import Apply, Set, open_model, parse_arguments
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..papers.recipes import Published
+    from ..train import Recipe, Result
 
 Teachers = Annotated[tuple[str, ...], tyro.conf.arg(name="teacher"), tyro.conf.UseAppendAction]
 STOPPED = 143
@@ -73,8 +70,16 @@ def train(
         profile: Do not train, but time the parts of an update, and write them to this result file.
         settings: How the run is carried out.
     """
+    import torch
+
+    from ..core import apply as apply_methods
+    from ..core import parse_method
+    from ..papers.recipes import find, parse_recipe
+    from ..train import fit
+
     if resume is not None:
         return _report(_resume(resume, settings.allow_remote))
+    _check(settings, classes, output, profile)
     published = find(recipe)
     chosen = parse_recipe(recipe)
     if data is None or (output is None and profile is None):
@@ -93,6 +98,13 @@ def train(
     return _report(result)
 
 
+def _check(settings: Settings, classes: int | None, output: Path | None, profile: Path | None) -> None:
+    at_least(1, classes=classes)
+    output_folder(output)
+    output_files(profile)
+    open_device(settings.device)
+
+
 def _start(
     model: str | None,
     published: Published | None,
@@ -106,13 +118,18 @@ def _start(
         opened = open_model(model, (), checkpoint, arguments)
         opened = published.sized(opened) if published and not arguments else opened
     elif published is not None:
-        opened = open_model(published.model, (), checkpoint, (*published.argument_texts(), *arguments))
+        given = parse_arguments(arguments)
+        its_own = (text for text in published.argument_texts() if text.partition("=")[0] not in given)
+        opened = open_model(published.model, (), checkpoint, (*its_own, *arguments))
     else:
         raise ValueError("name a model, or a published recipe that brings one: leanformer recipes lists them")
     return _fitting(opened, classes, data)
 
 
 def _fitting(model: nn.Module, classes: int | None, data: str) -> nn.Module:
+    from ..backbones import with_head
+    from ..data.sources import class_names
+
     if classes is None or model.num_classes == classes:
         return model
     return with_head(model, classes, class_names(data))
@@ -120,6 +137,9 @@ def _fitting(model: nn.Module, classes: int | None, data: str) -> nn.Module:
 
 def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tuple[str, nn.Module]:
     """`role=` and then self, a leanformer checkpoint, or name:weights."""
+    from ..backbones import create_teacher, load
+    from ..core import apply as apply_methods
+
     role, equals, rest = spec.partition("=")
     role, what = (role, rest) if equals and role.isidentifier() else ("teacher", spec)
     if what == "self":
@@ -135,6 +155,10 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
 
 
 def _resume(folder: Path, allow_remote: bool) -> Result:
+    from ..backbones import load
+    from ..train import Recipe, fit, read_run
+    from ..train.runs import settings_of
+
     run = read_run(folder)
     if "train" not in run["data"]:
         raise ValueError(f"{folder} was trained on tensors in memory; resume it from Python with the same call")
@@ -150,7 +174,14 @@ def _profile(
     student: nn.Module, recipe: Recipe, data: str, teachers: dict[str, nn.Module], objective: str | None,
     settings: Settings, output: Path,
 ) -> int:  # fmt: skip
-    place = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    from rich.table import Table
+
+    from ..core import card_of
+    from ..measure.console import console
+    from ..measure.results import record, write_result
+    from ..train.profile import profile as time_update
+
+    place = str(open_device(settings.device))
     options = {name: getattr(settings, name) for name in ("seed", "precision", "compile", "accumulate", "workers")}
     spent = time_update(
         student, recipe=recipe, data=data, teacher=teachers or None, objective=objective, device=place, **options

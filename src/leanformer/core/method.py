@@ -5,9 +5,7 @@
 `apply` checks the claims of all methods, builds, and swaps. A module with `fused()` folds into what it returns.
 """
 
-import ast
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import UnionType
 from typing import (
@@ -25,13 +23,16 @@ from typing import (
 
 from torch import nn
 
+from ..lazy import METHODS as register
+from ..lazy import Register
 from .block import Block, Slot, blocks_of
 from .choices import Choices, Part
 from .objective import Objective
 from .rewrite import LocalRewrite
+from .spec import parse_setting, parse_spec
 
 Build = Callable[[nn.Module], nn.Module]
-METHODS: dict[str, type["Method"]] = {}
+METHODS: Register[type["Method"]] = register
 
 
 @runtime_checkable
@@ -149,16 +150,7 @@ def parse_method(spec: str) -> Method:
     >>> parse_method("evit:keep_rate=0.7,at=(3,6,9)").at
     (3, 6, 9)
     """
-    name, _, rest = spec.partition(":")
-    options = {}
-    for part in re.split(r",(?=\s*\w+\s*=)", rest) if rest else []:
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"'{part}' in '{spec}' is not option=value")
-        if key.strip() in options:
-            raise ValueError(f"'{spec}' gives {key.strip()} twice")
-        options[key.strip()] = _literal(value.strip())
-    return method_from(name.strip(), options)
+    return method_from(*parse_spec(spec))
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
@@ -173,12 +165,12 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     >>> parse_options(["img_size=384", "global_pool=avg"])
     {'img_size': 384, 'global_pool': 'avg'}
     """
-    options = {}
+    options: dict[str, Any] = {}
     for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"'{text}' is not argument=value")
-        options[key.strip()] = _literal(value.strip())
+        name, value = parse_setting(text)
+        if name in options:
+            raise ValueError(f"'{name}' is given twice")
+        options[name] = value
     return options
 
 
@@ -233,13 +225,6 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in (int, float):
         return isinstance(value, int | hint) and not isinstance(value, bool)
     return isinstance(value, hint) if isinstance(hint, type) else True
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
 def plain(value: Any) -> Any:

@@ -24,6 +24,7 @@ from timm.data import create_dataset
 from timm.utils import natural_key
 from torch import Tensor, nn
 
+from ..core import input_of
 from .folders import check_links
 from .kinds import UNREADABLE, Arrays, Damage, Data, Files, Stream
 from .packs import Pack, check_labels, read_classes, read_pack
@@ -208,13 +209,16 @@ def check_labelled(data: Data) -> None:
 
 
 def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:
-    """Refuse a data set whose classes are not those of the model's head, or of the other split.
+    """Refuse a data set whose classes are not those of the model's head or of the other split, or other channels.
 
     Args:
         model: The model that is trained or evaluated.
         data: A data set; one without labels has no classes that could be wrong.
         other: The other split of it.
     """
+    channels, given = input_of(model)["input_size"][0], data.images.shape[1] if isinstance(data, Arrays) else 3
+    if channels != given:
+        raise ValueError(f"the images of {data.name} have {given} channels, but the model takes {channels}")
     if not data.labelled:
         return
     head = getattr(model, "num_classes", None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
+from ..core.files import check_file
 from .aoti import AOTI
 from .aoti import to_aoti as aoti
 from .executorch import EXECUTORCH
@@ -39,11 +40,13 @@ def open_file(path: str | Path) -> Run:
     if not found:
         known = ", ".join(target.suffix for target in TARGETS.values())
         raise ValueError(f"{path} is of no known format; known endings: {known}")
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist")
+    check_file(path)
     target = max(found, key=lambda target: len(target.suffix))
     target.require()
-    return target.open(path)
+    try:
+        return target.open(path)
+    except Exception as error:  # each runtime has its own errors for a file that is damaged
+        raise ValueError(f"{target.runtime} cannot open {path}: {str(error)[:300]}") from error
 
 
 def runtime_opener(runtime: str, folder: str | Path, fused: bool = True) -> Callable[[nn.Module], Run]:

@@ -57,8 +57,7 @@ def export(
     """
     target.require()
     model, path = plain_of(model), Path(path)
-    if not path.name.endswith(target.suffix) or path.name == target.suffix:
-        raise ValueError(f"a file of the format '{target.name}' is called something{target.suffix}, not '{path.name}'")
+    target.check_name(path)
     dtype = next(model.parameters()).dtype
     if dtype not in target.dtypes:
         known = ", ".join(str(d).removeprefix("torch.") for d in target.dtypes)

@@ -35,6 +35,11 @@ class Target:
     max_batch: int | None = None
     """The largest batch that is asked for when the caller does not say; None: any."""
 
+    def check_name(self, path: Path) -> None:
+        """Refuse a file whose name has not the ending of this format."""
+        if not path.name.endswith(self.suffix) or path.name == self.suffix:
+            raise ValueError(f"a file of the format '{self.name}' is called something{self.suffix}, not '{path.name}'")
+
     def require(self) -> None:
         """Refuse to go on without the packages of this target, with the line that installs them."""
         require(self.packages, self.extra, f"the format '{self.name}'")

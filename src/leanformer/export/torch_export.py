@@ -1,5 +1,6 @@
 """torch: the traced program itself, a .pt2 file that any PyTorch runs without leanformer's code."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ def to_torch(model: nn.Module, path: str | Path, **options: Any) -> Exported:
 
 def _write(program: ExportedProgram, path: Path, metadata: dict[str, str]) -> None:
     files = {f"{key}.json": value for key, value in metadata.items()}
-    torch.export.save(program, path, extra_files=files)
+    whole = io.BytesIO()  # torch's own writer ends the process where the disk is full
+    torch.export.save(program, whole, extra_files=files)
+    with open(path, "wb") as file:
+        file.write(whole.getbuffer())
 
 
 def open_torch(path: Path) -> Run:

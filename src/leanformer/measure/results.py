@@ -78,12 +78,15 @@ def record(
 
 
 def commit() -> str | None:
-    """The commit of the code that runs; None where it is not in a repository.
+    """The commit of the code that runs, with + where its files differ from it; None where it is in no repository.
 
     >>> commit()  # doctest: +SKIP
     '43bf36c…'
     """
-    return environment("LEANFORMER_COMMIT") or _ask("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD")
+    git = ("git", "-C", str(Path(__file__).parent))
+    told = environment("LEANFORMER_COMMIT")
+    head = told or _ask(*git, "rev-parse", "HEAD")
+    return f"{head}+" if head and not told and _ask(*git, "status", "--porcelain", "-uno", ".") else head
 
 
 def command(arguments: Sequence[str]) -> str:
@@ -181,9 +184,10 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         found = json.loads(Path(path).read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"cannot read the result file {path}: {error}") from error
-    if not isinstance(found, dict) or not found.get("rows"):
+    rows = found.get("rows") if isinstance(found, dict) else None
+    if not rows or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path} is no result file: it has no rows")
-    return found["rows"]
+    return rows
 
 
 def rows_to_resume(path: str | os.PathLike[str] | None, about: dict[str, Any]) -> list[dict[str, Any]]:
@@ -201,10 +205,13 @@ def rows_to_resume(path: str | os.PathLike[str] | None, about: dict[str, Any]) -
     """
     if path is None or not Path(path).is_file():
         return []
-    earlier = json.loads(Path(path).read_text())
-    if any(earlier.get(key) != value for key, value in about.items()):
+    try:
+        earlier = json.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is there already and holds no result: {error}; give another name") from error
+    if not isinstance(earlier, dict) or any(earlier.get(key) != value for key, value in about.items()):
         raise ValueError(f"{path} holds another run's result; give another name")
-    return earlier["rows"]
+    return read_rows(path)
 
 
 def _cpu_name() -> str:

@@ -4,8 +4,7 @@ lf.recipes.finetune(epochs=30)                  a trained backbone made lean, di
 lf.recipes.parse_recipe("evit_deit_small_0.7:epochs=100")
 """
 
-import re
-
+from ..core.spec import parse_spec
 from ..train.finetune import finetune
 from ..train.recipe import Recipe, plain
 from . import evit, lvvit, metaformer, repa, riformer, sit  # noqa: F401  (they publish themselves)
@@ -29,24 +28,15 @@ def parse_recipe(spec: str) -> Recipe:
     >>> parse_recipe("finetune:epochs=5,batch_size=64").batch_size
     64
     """
-    name, _, rest = spec.partition(":")
+    name, settings = parse_spec(spec)
     if name in PUBLISHED:
         recipe = PUBLISHED[name].recipe
-    elif name in PRESETS:
-        recipe = _preset(name, rest)
+    elif name in PRESETS:  # other settings of a preset follow its number of epochs
+        epochs = settings.get("epochs")
+        recipe = PRESETS[name](epochs=epochs) if isinstance(epochs, int) else PRESETS[name]()
     else:
         raise ValueError(f"unknown recipe '{name}'; presets: {', '.join(PRESETS)}; leanformer recipes lists all")
-    return recipe.with_settings(_settings(rest))
-
-
-def _preset(name: str, rest: str) -> Recipe:
-    """A preset's other settings follow its number of epochs."""
-    epochs = [s.partition("=")[2] for s in _settings(rest) if s.partition("=")[0].strip() == "epochs"]
-    return PRESETS[name](epochs=int(epochs[-1])) if epochs else PRESETS[name]()
-
-
-def _settings(rest: str) -> list[str]:
-    return re.split(r",(?=\s*\w+\s*=)", rest) if rest else []
+    return recipe.replace(**settings)
 
 
 __all__ = ["PUBLISHED", "Published", "Recipe", "find", "finetune", "parse_recipe", "plain"]

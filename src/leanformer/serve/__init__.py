@@ -5,23 +5,11 @@
 The web framework is imported by `app` alone, so that everything else works without it.
 """
 
-from .batching import Batcher, Full
-from .images import Decoder, Refused
-from .limits import Limits
-from .model import Answer, Served, of_file, of_model
-from .onnx_file import OnnxFile
-from .triton import write_repository
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Answer",
-    "Batcher",
-    "Decoder",
-    "Full",
-    "Limits",
-    "OnnxFile",
-    "Refused",
-    "Served",
-    "of_file",
-    "of_model",
-    "write_repository",
-]
+from ..lazy import lazy_attributes as _lazy_attributes
+
+if TYPE_CHECKING:
+    from ._public import *  # noqa: F403
+else:
+    __getattr__, __dir__ = _lazy_attributes(__name__)

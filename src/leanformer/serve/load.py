@@ -98,8 +98,8 @@ def health(url: str) -> dict[str, Any]:
     line = _connect(url)
     try:
         line.request("GET", "/healthz")
-        return json.loads(line.getresponse().read())
-    except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+        return dict(json.loads(line.getresponse().read()))
+    except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
         raise ValueError(f"no leanformer service answers at {url}: {error}") from error
     finally:
         line.close()
@@ -110,7 +110,10 @@ def _connect(url: str) -> http.client.HTTPConnection:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"'{url}' is not the address of a service; one looks like http://127.0.0.1:8000")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.hostname, parts.port, timeout=120)
+    try:
+        return kind(parts.hostname, parts.port, timeout=120)
+    except http.client.InvalidURL as error:
+        raise ValueError(f"'{url}' is not the address of a service: {error}") from error
 
 
 def _send(line: http.client.HTTPConnection, picture: bytes) -> str | None:

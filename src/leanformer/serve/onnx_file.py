@@ -44,7 +44,7 @@ class OnnxFile:
             raise ValueError(f"{path} has no leanformer card; write it with leanformer export or lf.export.onnx")
         try:
             (given,), (answer,) = model.graph.input, model.graph.output
-            return cls(
+            found = cls(
                 path=path,
                 **_tensor("input", given, onnx),
                 **_tensor("output", answer, onnx),
@@ -53,6 +53,9 @@ class OnnxFile:
             )
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {one_line(error)}") from error
+        if len(found.input_dims) != 3 or len(found.output_dims) != 1:
+            raise ValueError(f"{path} takes {found.input_dims} and gives {found.output_dims}, so it is no classifier")
+        return found
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -6,7 +6,6 @@
 s, t logits of student and teacher; S, T inner outputs (B, N, C); S~ has rows of unit length. Objectives add up with +.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -15,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Objective, Step, Sum
+from ..core.spec import parse_spec
 from ..layers.losses import relation_loss
-from .recipe import _literal
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {}
 
@@ -42,15 +41,9 @@ def parse_objective(spec: str) -> Objective:
 
 
 def _parse_one(spec: str) -> Objective:
-    name, _, rest = spec.partition(":")
+    name, options = parse_spec(spec)
     if name not in OBJECTIVES:
         raise ValueError(f"unknown objective '{name}'; known: {', '.join(sorted(OBJECTIVES))}")
-    options = {}
-    for part in re.split(r",(?=\s*\w+\s*=)", rest) if rest else []:
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"'{part}' in '{spec}' is not option=value")
-        options[key.strip()] = _literal(value.strip())
     try:
         return OBJECTIVES[name](**options)
     except TypeError as error:

@@ -1,16 +1,14 @@
 """A recipe is everything that decides the numbers of a training run but the model, the teacher and the data."""
 
-import ast
 import dataclasses
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from .fields import Within, check_fields, shown
+from ..core.spec import parse_setting
+from ..fields import Count, Share, Within, check_fields, shown
 
-Count = Annotated[int, Within(1, 10**9)]
 Length = Annotated[float, Within(0, 10**6)]
 Rate = Annotated[float, Within(0, 1000)]
-Share = Annotated[float, Within(0, 1)]
 Strength = Annotated[float, Within(0, 100)]
 Part = Annotated[float, Within(0, 1, "(]")]
 Ratio = Annotated[float, Within(0, 100, "(]")]
@@ -92,13 +90,7 @@ class Recipe:
         >>> Recipe().with_settings(["epochs=3", "crop_scale=(0.5,1.0)"]).crop_scale
         (0.5, 1.0)
         """
-        changes = {}
-        for setting in settings:
-            name, equals, value = setting.partition("=")
-            if not equals:
-                raise ValueError(f"'{setting}' is not setting=value")
-            changes[name.strip()] = _literal(value.strip())
-        return self.replace(**changes)
+        return self.replace(**dict(parse_setting(setting) for setting in settings))
 
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values."""
@@ -126,10 +118,3 @@ def plain(**settings: Any) -> Recipe:
         mixup=0.0, cutmix=0.0, label_smoothing=0.0, warmup_epochs=0,
     )  # fmt: skip
     return nothing.replace(**settings)
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return {"true": True, "false": False, "none": None}.get(text.lower(), text)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ..core.method import plain
 from ..data.draws import rng_state, set_rng_state
-from .fields import Within, check_value
+from ..fields import Within, check_value
 from .parallel import load_optimizer_state, load_whole_state, optimizer_state, whole_state
 
 if TYPE_CHECKING:

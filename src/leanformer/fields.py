@@ -38,6 +38,12 @@ class Within:
         return f"{low} to {self.high:,}" if self.ends[1] == "]" else f"{low} to below {self.high:,}"
 
 
+Count = Annotated[int, Within(1, 10**9)]
+"""A number of things, at least one."""
+Share = Annotated[float, Within(0, 1)]
+"""A part of a whole."""
+
+
 def check_fields(config: Any) -> None:
     """Refuse a dataclass with a field whose value is not of the field's type and range.
 

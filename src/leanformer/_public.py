@@ -1,0 +1,57 @@
+"""The public names of leanformer, imported when the first of them is asked for; rooms of their own come one by one."""
+
+from typing import TYPE_CHECKING
+
+from .backbones import adopt, create, resize, with_head
+from .core import (
+    METHODS,
+    apply,
+    blocks_of,
+    calibrate,
+    card_of,
+    fuse,
+    kept_patches,
+    parse_method,
+    recalibrate,
+    save,
+    with_options,
+)
+from .measure import describe
+from .methods import *  # noqa: F403
+from .methods import __all__ as _methods
+from .speed import load, optimize
+
+if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when it is asked for
+    from . import data, export, measure, train, visualise
+    from .papers import recipes
+    from .papers.official import from_official, to_official
+
+__all__ = [
+    "METHODS",
+    "adopt",
+    "apply",
+    "blocks_of",
+    "calibrate",
+    "card_of",
+    "create",
+    "data",
+    "describe",
+    "export",
+    "from_official",
+    "fuse",
+    "kept_patches",
+    "load",
+    "measure",
+    "optimize",
+    "parse_method",
+    "recalibrate",
+    "recipes",
+    "resize",
+    "save",
+    "to_official",
+    "train",
+    "visualise",
+    "with_head",
+    "with_options",
+    *_methods,
+]

@@ -1,0 +1,101 @@
+"""What `leanformer export` writes and measures: a file a format, int8 files beside them, each compared first."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core import card_of, fuse, input_of
+from ..data.samples import sample_images
+from ..data.sources import Data, check_fit, check_labelled, open_data
+from ..export import FORMATS, TARGETS, Run, open_file, quantise
+from ..export.target import file_size
+from .export_report import Row, add_accuracy, add_speed
+
+COMPARED = 8
+"""Real images in the comparison of every file."""
+INT8 = {"onnx": ("static", "dynamic"), "openvino": ("static",)}
+"""Format → the kinds of int8 that it has."""
+
+
+class Files:
+    """The files of one model: a row for each, and each opened in its own runtime; PyTorch itself is the first."""
+
+    def __init__(self, model: nn.Module, labelled: Data | None, options: dict[str, Any]):
+        self.model, self.labelled, self.options = model, labelled, options
+        self.few = None if labelled is None else sample_images(model, labelled, COMPARED)
+        self.rows = [Row("pytorch")]
+        self.runs: dict[str, Run] = {"pytorch": in_pytorch(model, options["fused"])}
+
+    def add(self, name: str, path: Path) -> None:
+        """Write the model in a format, compare it, and open it."""
+        options = self.options | {"images": self.few}
+        opset = options.pop("opset")
+        more = {"opset": opset} if name == "onnx" and opset is not None else {}
+        done = FORMATS[name](self.model, path, **options, **more)
+        self.rows.append(Row(name, str(done.path), done.size, done.parity.error, done.notes.get("bf16_error")))
+        self.runs[name] = open_file(done.path)
+
+    def add_int8(self, source: Path, name: str, modes: tuple[str, ...], images: Tensor | None) -> None:
+        """Write the int8 forms of a file that its format has."""
+        for mode in modes:
+            if mode in INT8.get(name, ()):
+                target = source.with_suffix(f".int8-{mode}{source.suffix}")
+                written = quantise(source, target, mode=mode, calibration=images)
+                row = Row(f"{name} int8 {mode}", str(written), file_size(written))
+                self.rows.append(row)
+                self.runs[row.name] = open_file(written)
+
+    def measure(self, repeats: int) -> None:
+        """Accuracy, where there are labelled images, and speed of every row."""
+        if self.labelled is not None:
+            add_accuracy(self.rows, self.runs, self.labelled, input_of(self.model))
+        images = self.few if self.few is not None else torch.randn(COMPARED, *input_of(self.model)["input_size"])
+        add_speed(self.rows, self.runs, images, repeats)
+
+
+def refuse(formats: Any, int8: Any, calibration: Any, preprocess: Any, data: Any) -> None:
+    """What cannot be asked for together, and packages that are missing, before any work is done."""
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        raise ValueError(f"unknown format '{' '.join(unknown)}'; known: {', '.join(FORMATS)}")
+    if "static" in int8 and calibration is None:
+        raise ValueError("static int8 needs --calibration, a set of images")
+    if int8 and not any(mode in INT8.get(name, ()) for name in formats for mode in int8):
+        raise ValueError(f"{' '.join(formats)} has no int8 {' '.join(int8)}; static: onnx, openvino; dynamic: onnx")
+    if preprocess is not None and (data is not None or int8):
+        raise ValueError("accuracy and int8 are for files without preprocessing: give --data and --int8 without it")
+    for name in formats:
+        TARGETS[name].require()
+
+
+def open_labelled(model: nn.Module, data: str | None, split: str) -> Data | None:
+    """The images to compare and evaluate on, which must fit the model; None where there are none."""
+    if data is None:
+        return None
+    labelled = open_data(data, split)
+    check_labelled(labelled)
+    check_fit(model, labelled)
+    return labelled
+
+
+def path_of(output: Path, name: str, several: bool) -> Path:
+    """The file of a format: as it was given, or, where several are written, with the format's own ending."""
+    if not several:
+        TARGETS[name].check_name(output)
+        return output
+    endings = sorted((target.suffix for target in TARGETS.values()), key=len, reverse=True)
+    stem = next((output.name.removesuffix(e) for e in endings if output.name.endswith(e)), output.name)
+    return output.with_name(stem + TARGETS[name].suffix)
+
+
+def in_pytorch(model: nn.Module, fused: bool) -> Run:
+    """The model itself as a function, fused where the files are."""
+    ready = fuse(model) if fused and not card_of(model).fused else model
+
+    def run(images: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return ready(images)
+
+    return run

@@ -1,0 +1,65 @@
+"""The one way in which choices are written as text: `name:option=value,option=value`.
+
+Methods, recipes, objectives and arguments of models are all read here, so that a value means the same everywhere.
+"""
+
+import ast
+import re
+from typing import Any
+
+WORDS = {"true": True, "false": False, "none": None}
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options in `name` or `name:option=value,option=value`.
+
+    A comma separates options only where the next `option=` follows, so that a value may hold commas itself.
+
+    Args:
+        text: What the user wrote.
+
+    Raises:
+        ValueError: A part is not option=value, or an option is given twice.
+
+    >>> parse_spec("evit:keep_rate=0.7,at=(3,6,9)")
+    ('evit', {'keep_rate': 0.7, 'at': (3, 6, 9)})
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in re.split(r",(?=\s*\w+\s*=)", rest) if rest.strip() else []:
+        option, value = parse_setting(part, f" in '{text}'")
+        if option in options:
+            raise ValueError(f"'{text}' gives {option} twice")
+        options[option] = value
+    return name.strip(), options
+
+
+def parse_setting(text: str, where: str = "") -> tuple[str, Any]:
+    """The option and the value in `option=value`.
+
+    Args:
+        text: What the user wrote.
+        where: Words for the error, which say what the text is a part of.
+
+    >>> parse_setting("global_pool = avg")
+    ('global_pool', 'avg')
+    """
+    option, equals, value = text.partition("=")
+    if not equals or not option.strip():
+        raise ValueError(f"'{text}'{where} is not option=value")
+    return option.strip(), literal(value.strip())
+
+
+def literal(text: str) -> Any:
+    """The value that a text stands for: a Python literal, true, false or none in any case, or the text itself.
+
+    Args:
+        text: What stands behind the = sign.
+
+    >>> literal("(1, 2)"), literal("True"), literal("none"), literal("avg")
+    ((1, 2), True, None, 'avg')
+    """
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all that literal_eval raises on text
+        return WORDS.get(text.lower(), text)

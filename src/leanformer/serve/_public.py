@@ -1,0 +1,22 @@
+"""The public names of this room, imported when the first of them is asked for."""
+
+from .batching import Batcher, Full
+from .images import Decoder, Refused
+from .limits import Limits
+from .model import Answer, Served, of_file, of_model
+from .onnx_file import OnnxFile
+from .triton import write_repository
+
+__all__ = [
+    "Answer",
+    "Batcher",
+    "Decoder",
+    "Full",
+    "Limits",
+    "OnnxFile",
+    "Refused",
+    "Served",
+    "of_file",
+    "of_model",
+    "write_repository",
+]
