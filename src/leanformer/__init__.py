@@ -13,6 +13,7 @@ else:
     __getattr__, __dir__ = _lazy_attributes(
         __name__,
         recipes="papers.recipes",
+        lean="search.make_lean:lean",
         from_official="papers.official:from_official",
         to_official="papers.official:to_official",
     )

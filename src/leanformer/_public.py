@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when i
     from . import data, export, measure, train, visualise
     from .papers import recipes
     from .papers.official import from_official, to_official
+    from .search.make_lean import lean
 
 __all__ = [
     "METHODS",
@@ -40,6 +41,7 @@ __all__ = [
     "from_official",
     "fuse",
     "kept_patches",
+    "lean",
     "load",
     "measure",
     "optimize",

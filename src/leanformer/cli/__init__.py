@@ -16,6 +16,7 @@ from .errors import report_error
 from .parser import parse
 
 VERBS = {
+    "lean": "lean:lean",
     "list": "models:list_",
     "backbones": "backbones:backbones",
     "describe": "models:describe",

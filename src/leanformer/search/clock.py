@@ -1,5 +1,6 @@
 """What whole models take where they will run: optimised by torch, or exported to another runtime."""
 
+import copy
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ class Clock:
 
     Attributes:
         place: device, batch and dtype.
-        runtime: torch, or the name of a runtime that models are exported to.
+        runtime: torch (optimised), eager (torch as it is), or the name of a runtime that models are exported to.
         repeats: how often each model is timed, in turn with the others.
     """
 
@@ -31,10 +32,10 @@ class Clock:
     repeats: int = 7
 
     def __post_init__(self) -> None:
-        if self.runtime == "torch":
+        if self.runtime in ("torch", "eager"):
             return
         if self.runtime not in RUNTIMES:
-            raise ValueError(f"unknown runtime '{self.runtime}'; known: torch, {', '.join(RUNTIMES)}")
+            raise ValueError(f"unknown runtime '{self.runtime}'; known: torch, eager, {', '.join(RUNTIMES)}")
         if self.place.device.type != "cpu":
             raise ValueError(f"the runtime {self.runtime} is timed on a CPU; give device='cpu', or runtime='torch'")
         RUNTIMES[self.runtime].require()
@@ -53,6 +54,8 @@ class Clock:
         place = self.place
         shape = (place.batch, *input_of(model)["input_size"])
         images = torch.randn(shape, device=place.device).to(place.dtype)
+        if self.runtime == "eager":
+            return _eager(copy.deepcopy(model).eval().to(place.device, place.dtype), images)
         if self.runtime == "torch":
             kind = str(place.dtype).removeprefix("torch.")
             fast = optimize(model, device=place.device, batch=place.batch, dtype=kind, search=False)
@@ -61,3 +64,11 @@ class Clock:
         path = folder / f"{len(list(folder.iterdir()))}{target.suffix}"
         run = target.open(FORMATS[target.name](model, path).path)
         return lambda: run(images)
+
+
+def _eager(model: nn.Module, images: torch.Tensor) -> Callable[[], Any]:
+    def call() -> Any:
+        with torch.inference_mode():
+            return model(images)
+
+    return call

@@ -21,12 +21,14 @@ from ..measure.timing import capture, interleave
 from ..speed import rewritten
 from .plan import Plan, Space
 
-COUNTS = (1.0, 0.8, 0.62, 0.46, 0.32, 0.2)
+SAMPLE = 0.03
+"""Seconds that one repeat of one part runs at least: there are many parts, and whole models set their sum right."""
+COUNTS = (1.0, 0.82, 0.65, 0.5, 0.36, 0.24, 0.15)
 """Shares of the most tokens at which parts are timed."""
-REDUCED_AT, REDUCED_BY = (0.5, 1.0), 0.2
+REDUCED_AT, REDUCED_BY = (0.3, 0.65, 1.0), 0.2
 """Shares of the most tokens that come into reducing blocks which are timed whole, and the share that goes there."""
-Line = tuple[float, float]
-"""Seconds, and seconds a token."""
+Curve = tuple[list[int], list[float]]
+"""Token counts, and the seconds at them."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +39,23 @@ class Place:
         device: cpu, cuda, …
         batch: images at a time.
         dtype: of weights and images.
+        compiled: whether models run compiled there; False for plain eager torch.
     """
 
     device: torch.device
     batch: int
     dtype: torch.dtype
+    compiled: bool = True
 
     def call(self, module: nn.Module, x: Tensor, dynamic: bool = False) -> Callable[[], Any]:
         """The module on x, compiled, and on a GPU in a graph: how its time is measured."""
-        run = torch.compile(module.eval(), dynamic=dynamic or None)
+        run = torch.compile(module.eval(), dynamic=dynamic or None) if self.compiled else module.eval()
 
         def call() -> Any:
             with torch.inference_mode():
                 return run(x)
 
-        return capture(call) if self.device.type == "cuda" else call
+        return capture(call) if self.device.type == "cuda" and self.compiled else call
 
 
 @dataclass
@@ -69,7 +73,7 @@ class Costs:
     """
 
     parts: dict[tuple[str, int, str], tuple[list[int], list[float]]] = field(default_factory=dict)
-    overheads: dict[str, tuple[Line, Line]] = field(default_factory=dict)
+    overheads: dict[str, tuple[Curve, Curve]] = field(default_factory=dict)
     outside: dict[tuple[int, int], float] = field(default_factory=dict)
     kinds: list[int] = field(default_factory=list)
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -101,15 +105,15 @@ class Costs:
         reducing = plan.acting_on("tokens")
         for block in range(min(reducing, default=len(left)), len(left)):
             name = reducing[block][0] if block in reducing else reducing[min(reducing)][0]
-            constant, slope = self.overheads[name][0 if block in reducing else 1]
-            total += constant + slope * left[block][0]
+            counts, seconds = self.overheads[name][0 if block in reducing else 1]
+            total += float(np.interp(left[block][0], counts, seconds))
         return self.scale * total
 
     def to_json(self) -> dict[str, Any]:
         """The table as plain JSON values; `from_json` reads them."""
         return {
             "parts": [[*key, *value] for key, value in self.parts.items()],
-            "overheads": {name: [list(line) for line in lines] for name, lines in self.overheads.items()},
+            "overheads": {name: list(curves) for name, curves in self.overheads.items()},
             "outside": [[*size, seconds] for size, seconds in self.outside.items()],
             "tokens": [[*size, counts] for size, counts in self.tokens.items()],
             "kinds": self.kinds, "prefix": self.prefix, "scale": self.scale,
@@ -120,7 +124,7 @@ class Costs:
         """The table that `to_json` wrote."""
         return cls(
             parts={(part, kind, variant): (counts, seconds) for part, kind, variant, counts, seconds in data["parts"]},
-            overheads={name: (tuple(a), tuple(b)) for name, (a, b) in data["overheads"].items()},
+            overheads={name: (tuple(a), tuple(b)) for name, (a, b) in data["overheads"].items()},  # type: ignore[misc]
             outside={(height, width): seconds for height, width, seconds in data["outside"]},
             tokens={(height, width): counts for height, width, counts in data["tokens"]},
             kinds=data["kinds"], prefix=data["prefix"], scale=data["scale"],
@@ -190,7 +194,7 @@ def measure_costs(
                 x = _example(others[first], tokens, place)
                 calls[slot, kind, variant, tokens] = place.call(part, x, dynamic=len(counts) > 1)
     with many_graphs():
-        timed = interleave(calls, place.device, repeats)
+        timed = interleave(calls, place.device, repeats, seconds=SAMPLE)
     for (slot, kind, variant, tokens), timing in timed.items():
         counts, seconds = costs.parts.setdefault((slot, kind, variant), ([], []))
         counts.append(tokens)
@@ -265,7 +269,7 @@ def _variants(teacher: nn.Module, space: Space, place: Place) -> list[tuple[str,
 
 def _overhead(
     teacher: nn.Module, name: str, space: Space, place: Place, costs: Costs, repeats: int
-) -> tuple[Line, Line]:
+) -> tuple[Curve, Curve]:
     """What a reducing block takes beyond its two halves, and what a block behind it takes more than before.
 
     Two blocks, the model's last ones, are timed together as they will run: both reducing, and only the first.
@@ -289,12 +293,12 @@ def _overhead(
                 for before, behind in ((tokens, middle), (middle, end))
             )
     with many_graphs():
-        timed = interleave(calls, place.device, repeats)
+        timed = interleave(calls, place.device, repeats, seconds=SAMPLE)
     extra = {key: timed[key].median - expected[key] for key in calls}
     counts = sorted({tokens for tokens, _ in calls})
-    reducing = [extra[tokens, True] / 2 for tokens in counts]
-    behind = [extra[tokens, False] - extra[tokens, True] / 2 for tokens in counts]
-    return _line(counts, reducing), _line(counts, behind)
+    reducing = [max(0.0, extra[tokens, True] / 2) for tokens in counts]
+    behind = [max(0.0, extra[tokens, False] - now) for tokens, now in zip(counts, reducing)]
+    return (counts, reducing), (counts, behind)
 
 
 class _Pair(nn.Module):
@@ -306,12 +310,6 @@ class _Pair(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.blocks(x)
-
-
-def _line(counts: Sequence[int], seconds: Sequence[float]) -> Line:
-    """Constant and slope through two points; never one that falls with more tokens."""
-    slope = max(0.0, (seconds[-1] - seconds[0]) / (counts[-1] - counts[0]))
-    return sum(seconds) / len(seconds) - slope * sum(counts) / len(counts), slope
 
 
 def _kinds(blocks: Sequence[Block], tokens: Sequence[int]) -> list[int]:

@@ -78,7 +78,7 @@ class Explorer:
                 if offered.steps is not None:
                     share = max((step for step in (0.0, *offered.steps) if step <= share + 1e-9), default=0.0)
                 shares.setdefault(name, {})[block] = share
-        return Plan.of(size, shares)
+        return Plan.of(size, self.space.without_clashes(shares))
 
     def starts(self) -> Iterator[tuple[Direction, tuple[int, int]]]:
         """Plans that people make by hand: even, early, late, in three blocks; of each method alone and at each size."""

@@ -3,6 +3,7 @@
 Every step that is done is written to plan.json in the output folder, so that the same call goes on where it was.
 """
 
+import copy
 import dataclasses
 import json
 import math
@@ -17,18 +18,22 @@ from torch import Tensor, nn
 
 from ..core import apply, calibrate, card_json, fold, fuse, save, write_atomically
 from ..data.samples import sample_images
-from ..train import Recipe, fit
+from ..data.sources import Arrays, Data, Files
+from ..train import Recipe, Result, fit
 from ..train.evaluate import evaluate
 from ..train.finetune import finetune
 from .clock import Clock
 from .cost import Costs, calibrate_scale, measure_costs
 from .explore import Candidate, Explorer
 from .judge import Judge
-from .parts import Parts
+from .parts import Parts, some
 from .plan import Plan, space_of
+from .report import page
 from .target import Options, Target
 
 FORMAT = 1
+TRIAL = 6
+"""Updates by which the pace of training is found."""
 MISSED = 1.02
 """A measured time above the budget by more than this share is a miss, and the search tightens its belt."""
 CURVE = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
@@ -82,6 +87,7 @@ class Job:
         final = self.record["final"]
         if self.folder is not None:
             save(model, self.folder / "lean.safetensors")
+            page(self.record, plan, model, self.teacher, self._some_images(model)).save(self.folder / "report.html")
         return Lean(model, plan, final["speedup"], final["met"], self.record, self.folder)
 
     def _about(self) -> dict[str, Any]:
@@ -175,9 +181,7 @@ class Job:
             if not found:
                 break
             best = found[:3]
-            timed = self.clock.times(
-                {i: fuse(each.plan.build(self.teacher), verify=False) for i, each in enumerate(best)}
-            )
+            timed = self.clock.times({index: self._built(each.plan) for index, each in enumerate(best)})
             for index, each in enumerate(best):
                 tries.append({**_told(each), "measured": timed[index].median, "spread": timed[index].spread})
             met = [each for each in tries if each["measured"] <= MISSED * budget]
@@ -232,30 +236,55 @@ class Job:
             images = sample_images(student, self.parts.choosing, len(self.parts.choosing), seed=self.options.seed)
             return calibrate(student, apply(self._at_size(plan)), images)
         self.said("distilling")
-        result = fit(
-            student,
-            recipe=self._recipe(len(self.parts.training)),
-            data=self.parts.training,
-            teacher={"teacher": apply(self.teacher)},
-            objective="soft",
-            output=None if self.folder is None else self.folder / "train",
-            resume=self.folder is not None and (self.folder / "train").exists(),
-            seed=self.options.seed,
-            device=str(self.options.place.device),
-            precision="bf16" if self.options.place.device.type == "cuda" else "no",
-            evaluate_every=0,
-        )
+        training, recipe = self.parts.training, self._recipe(len(self.parts.training))
+        if self.options.minutes is not None:
+            training, recipe = self._within_minutes(student, self.options.minutes)
+        result = self._fit(student, training, recipe, folder=None if self.folder is None else self.folder / "train")
+        self.record["start"] = result.start
         return (result.ema if result.ema is not None else result.model).eval()
+
+    def _fit(
+        self, student: nn.Module, data: Data, recipe: Recipe, folder: Path | None, max_updates: int | None = None
+    ) -> Result:
+        place = self.options.place
+        return fit(
+            student, recipe=recipe, data=data, teacher={"teacher": apply(self.teacher.cpu())}, objective="soft",
+            output=folder, resume=folder is not None and folder.exists(), seed=self.options.seed,
+            device=str(place.device), precision="bf16" if place.device.type == "cuda" else "no", evaluate_every=0,
+            quiet=True, max_updates=max_updates, calibrate=len(self.parts.choosing),
+        )  # fmt: skip
+
+    def _some_images(self, model: nn.Module) -> Tensor:
+        """A few of the user's own images, as the lean model sees them."""
+        return sample_images(model, self.parts.judging, 4, split="val", seed=self.options.seed)
 
     def _at_size(self, plan: Plan) -> nn.Module:
         return self.teacher if plan.size == self.space.sizes[0] else Plan(plan.size).build(self.teacher)
 
     def _recipe(self, images: int) -> Recipe:
+        """Soft answers on mixtures of images at a low rate: what kept most of a ViT on unlabelled photographs."""
         if self.options.recipe is not None:
             return self.options.recipe
         epochs = self.options.epochs or 10
         batch = max(2, min(256, images // 8 // 2 * 2))
-        return finetune(epochs=epochs, batch_size=batch, learning_rate=1e-4, ema=None)
+        return finetune(
+            epochs=epochs, batch_size=batch, learning_rate=1e-4, ema=None, mixup=0.8, cutmix=0.0, auto_augment=None,
+            label_smoothing=0.0, warmup_epochs=min(1, epochs / 5),
+        )  # fmt: skip
+
+    def _within_minutes(self, student: nn.Module, minutes: float) -> tuple[Data, Recipe]:
+        """Images and epochs that so many minutes pay for, by the pace of a few updates on a copy."""
+        training, recipe = self.parts.training, self._recipe(len(self.parts.training))
+        assert isinstance(training, Arrays | Files)
+        began = time.perf_counter()
+        self._fit(copy.deepcopy(student), training, recipe, max_updates=TRIAL, folder=None)
+        pace = (time.perf_counter() - began) / TRIAL  # of what it takes to begin, too: a little on the safe side
+        updates = max(1, int(60 * minutes / pace))
+        an_epoch = max(1, len(training) // recipe.batch_size)
+        if updates >= an_epoch:
+            return training, recipe.replace(epochs=max(1, updates // an_epoch))
+        few = list(range(max(recipe.batch_size, updates * recipe.batch_size)))
+        return some(training, few), recipe.replace(epochs=1)
 
     def _finish(self, plan: Plan, model: nn.Module, budget: float, seconds: float) -> None:
         """Time teacher and lean model side by side once more, judge both on images nobody has seen, and write it."""

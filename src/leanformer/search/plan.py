@@ -98,12 +98,33 @@ class Space:
     Attributes:
         sizes: input sizes, the model's own first.
         choices: name of a method → what it offers there.
-        depth: number of blocks.
+        model: the model itself.
     """
 
     sizes: tuple[tuple[int, int], ...]
     choices: dict[str, Choices]
-    depth: int
+    model: nn.Module
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return len(blocks_of(self.model))
+
+    def without_clashes(self, shares: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
+        """The shares without those token mixers to be removed that a method needs which makes tokens fewer.
+
+        Args:
+            shares: name of a method → block → share above 0.
+        """
+        kept = {name: {block: share for block, share in given.items() if share > 0} for name, given in shares.items()}
+        reducing = [name for name, given in kept.items() if given and METHODS[name].acts_on == "tokens"]
+        removing = [name for name in kept if METHODS[name].acts_on == "mixer"]
+        if reducing and removing:
+            needed = {path for name in reducing for path in METHODS[name].with_shares(kept[name]).swaps(self.model)}
+            paths = list(blocks_of(self.model))
+            for name in removing:
+                kept[name] = {block: s for block, s in kept[name].items() if f"{paths[block]}.mix" not in needed}
+        return kept
 
     def acting_on(self, kind: str) -> list[str]:
         """Names of the methods that make this cheaper: 'tokens', 'ffn' or 'mixer'."""
@@ -128,7 +149,7 @@ def space_of(model: nn.Module, methods: Iterable[str] | None = None, sizes: bool
             raise ValueError(f"unknown method '{name}'; known methods: {', '.join(sorted(METHODS))}")
     offered = {name: METHODS[name].choices(model) for name in names}
     found = {name: choices for name, choices in offered.items() if choices is not None}
-    return Space(_sizes(model) if sizes else _sizes(model)[:1], found, len(blocks_of(model)))
+    return Space(_sizes(model) if sizes else _sizes(model)[:1], found, model)
 
 
 def _sizes(model: nn.Module) -> tuple[tuple[int, int], ...]:

@@ -57,7 +57,7 @@ def lean(
         device: cpu, cuda, …; the fastest there is by default.
         batch: images at a time, for which the model is made fast; 256 on a GPU and 8 on a CPU by default.
         dtype: bfloat16 on a GPU and float32 on a CPU by default.
-        runtime: torch, or on a CPU onnxruntime or openvino.
+        runtime: torch (optimised), eager (torch without compilation), or on a CPU onnxruntime or openvino.
         methods: only these methods; all that serve the model by default.
         sizes: whether smaller images are among the choices.
         choosing: images on which plans are compared.
@@ -66,13 +66,15 @@ def lean(
         minutes: of distillation instead of epochs.
         train: False leaves the model as calibrated.
         recipe: of the distillation, instead of the default one.
-        output: folder for lean.safetensors, plan.json and the training run; the same call goes on where it was.
+        output: folder for lean.safetensors, plan.json, report.html and the training run; the same call goes on where
+            it was.
         seed: of shuffles, search and training.
         said: told what is going on, line by line.
 
-    >>> result = lean(teacher, "photos/", speedup=2.0, output="runs/lean")  # doctest: +SKIP
+    >>> result = lf.lean(teacher, "photos/", speedup=2.0, output="runs/lean")  # doctest: +SKIP
     """
-    place = _place(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")), batch, dtype)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _place(where, batch, dtype, compiled=runtime != "eager")
     options = Options(
         target=Target(speedup, None if latency is None else seconds_of(latency), max_drop),
         place=place, runtime=runtime, methods=methods, sizes=sizes, choosing=choosing,
@@ -85,7 +87,7 @@ def lean(
     return job.run()
 
 
-def _place(device: torch.device, batch: int | None, dtype: str | None) -> Place:
+def _place(device: torch.device, batch: int | None, dtype: str | None, compiled: bool) -> Place:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; give device='cpu'")
     if batch is not None and batch < 1:
@@ -94,7 +96,7 @@ def _place(device: torch.device, batch: int | None, dtype: str | None) -> Place:
     kind = getattr(torch, dtype or ("bfloat16" if on_gpu else "float32"), None)
     if kind not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"unknown dtype '{dtype}'; known: float32, bfloat16, float16")
-    return Place(device, batch or (256 if on_gpu else 8), kind)
+    return Place(device, batch or (256 if on_gpu else 8), kind, compiled)
 
 
 def _refuse(model: nn.Module, options: Options) -> None:
