@@ -199,7 +199,7 @@ def _footer(path: str) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _group(path: str, group: int, column: str, process: int) -> Any:
-    return _footer(path).read_row_group(group, columns=[column]).column(0)
+    return _footer(path).read_row_group(group, columns=[column], use_threads=False).column(0)
 
 
 def _values(path: str, group: int, column: str) -> Any:

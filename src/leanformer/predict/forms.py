@@ -37,12 +37,12 @@ class Settings:
     crop: float | None = None
 
     def __post_init__(self) -> None:
+        if self.top < 0:
+            raise ValueError(f"top must be 0 or more, not {self.top}")
         if not (self.asks_classes or self.embed or self.kept):
             raise ValueError("top=0 leaves out the classes, and nothing else is asked for; add embed, for example")
         if self.embed is not None and self.embed not in HALVES:
             raise ValueError(f"embed must be {' or '.join(HALVES)}, not '{self.embed}'")
-        if self.top < 0:
-            raise ValueError(f"top must be 0 or more, not {self.top}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
         if self.crop is not None and not 0 < self.crop <= 1:

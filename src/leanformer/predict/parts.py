@@ -30,6 +30,9 @@ MANIFEST = "manifest.json"
 MOST_ROWS, MOST_SECONDS = 16_384, 30.0
 """A part ends when it has so many rows or took so long: what a kill costs at most."""
 
+_WRITING: set[str] = set()
+"""Folders that runs of this process are writing to; the lock on a file keeps only other processes away."""
+
 
 class Parts:
     """The parts of one run, open for writing within `with`.
@@ -70,6 +73,8 @@ class Parts:
         known = (self.folder / MANIFEST).is_file()
         if self.single and self.output.exists() and not known and not self.overwrite:
             raise ValueError(f"{self.output} is there already; give another name, or overwrite it")
+        if str(self.folder.absolute()) in _WRITING:
+            raise ValueError(f"another run is writing to {self.folder}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.lock = open(self.folder / ".lock", "w")  # noqa: SIM115
@@ -81,18 +86,20 @@ class Parts:
         except BaseException:
             self.lock.close()
             raise
+        _WRITING.add(str(self.folder.absolute()))
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is KeyboardInterrupt:
             self.flush()
+        _WRITING.discard(str(self.folder.absolute()))
         self.lock.close()
         with contextlib.suppress(OSError):  # where one file was asked for, it is gone with the folder
             os.unlink(self.lock.name)
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with this process, whatever its children do
         except OSError as error:
             raise ValueError(f"another run is writing to {self.folder}") from error
 

@@ -9,12 +9,14 @@ what a lost machine held. Source and model travel to each machine once; the rows
 import contextlib
 import dataclasses
 import importlib.util
+import logging
 import pickle
 import time
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ..core.optimised import plain_of
@@ -24,6 +26,10 @@ from .running import Clock, ResultBatch, Runner
 
 if TYPE_CHECKING:
     from .predictions import Cluster, Predictions
+
+
+MOST_BLOCKS = 4096
+"""Pieces of work that Ray keeps account of; each is one batch or more."""
 
 
 def require_ray() -> None:
@@ -66,7 +72,7 @@ class _Read:
 
     def __call__(self, given: dict[str, Any]) -> dict[str, Any]:
         job: _Job = self.job.get()
-        batches = [read_batch(job.records, job.rows[number], job.view) for number in given["id"].tolist()]
+        batches = [read_batch(job.records, job.rows[number], job.view) for number in given["data"].tolist()]
         return {"batch": [pickle.dumps(batch) for batch in batches]}
 
 
@@ -123,11 +129,12 @@ def _pipeline(ray: Any, predictions: "Predictions", job: _Shared, model: _Shared
     resources = ray.cluster_resources()
     gpus = int(resources.get("GPU", 0)) if predictions.settings.on().type == "cuda" else 0
     cluster = predictions.cluster
-    most = (cluster.actors if cluster else None) or gpus or max(1, int(resources.get("CPU", 1)) - 1)
+    most = (cluster.actors if cluster else None) or gpus or max(1, int(resources.get("CPU", 1)))
     pool = ray.data.ActorPoolStrategy(min_size=1, max_size=min(most, count))
     settings = dataclasses.replace(predictions.settings, device="cuda" if gpus else "cpu")
+    numbers = np.array_split(np.arange(count), min(count, MOST_BLOCKS))
     return (
-        ray.data.range(count, override_num_blocks=count)
+        ray.data.from_numpy(numbers)
         .map_batches(_Read(job).__call__, batch_size=1)
         .map_batches(
             _Answer,
@@ -146,6 +153,7 @@ def _connected(cluster: "Cluster | None") -> Iterator[Any]:
     import ray
     import ray.data
 
+    logging.getLogger("ray").setLevel(logging.ERROR)
     ours = not ray.is_initialized()
     if ours:
         address = cluster.address if cluster else None

@@ -23,7 +23,7 @@ from ..data.view import EvaluationView
 from .records import Read, Records
 from .storage import reason
 
-MOST_PIXELS = 2**28
+MOST_PIXELS = 50_000_000
 """Of a picture when it is resized: a line one pixel high would grow without bound."""
 
 
