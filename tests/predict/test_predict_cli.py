@@ -20,13 +20,18 @@ def test_a_few_pictures_are_printed_as_a_table(saved, tmp_path, monkeypatch, cap
     write_pictures(tmp_path / "photos", 3, bad=(1,))
     assert main(["predict", saved, "photos", "--top", "2", "--device", "cpu"]) == 0
     printed = capsys.readouterr().out
-    assert "2.png" in printed and "not a picture" in printed and "3 rows in" in printed and "bounded by" in printed
+    assert "2.png" in printed
+    assert "not a picture" in printed
+    assert "3 rows in" in printed
+    assert "bounded by" in printed
 
 
 def test_the_example_of_the_help_writes_answers(saved, tmp_path):
     write_pictures(tmp_path / "photos", 3)
     output = tmp_path / "answers.jsonl"
-    assert main(["predict", saved, str(tmp_path / "photos"), "--output", str(output), "--device", "cpu", "--embed"]) == 0
+    assert (
+        main(["predict", saved, str(tmp_path / "photos"), "--output", str(output), "--device", "cpu", "--embed"]) == 0
+    )
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [len(row["embedding"]) for row in rows] == [16] * 3
 
@@ -55,7 +60,8 @@ def test_what_cannot_work_is_one_line(saved, tmp_path, monkeypatch, capsys, opti
         (tmp_path / "many" / f"{index}.png").write_bytes(b"")
     assert main(["predict", saved, *options, "--device", "cpu"]) == 2
     said = capsys.readouterr().err
-    assert says in said and said.count("\n") == 1
+    assert says in said
+    assert said.count("\n") == 1
 
 
 def test_without_ray_the_engine_is_refused_with_the_line_that_brings_it(saved, tmp_path, monkeypatch, capsys):

@@ -46,9 +46,10 @@ def stopped(model: torch.nn.Module, output: Path, after: int, **options: Any) ->
         if count == after:
             raise RuntimeError("broken off")
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="broken off"):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts_module.Parts, "flush", break_off)
-        lf.predict(model, PIXELS, device="cpu", workers=0, **options).save(output)
+        with pytest.raises(RuntimeError, match="broken off"):
+            lf.predict(model, PIXELS, device="cpu", workers=0, **options).save(output)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
@@ -56,23 +57,29 @@ def test_a_file_holds_every_row_once_and_in_order(model, tmp_path, small_parts, 
     output = tmp_path / f"answers.{ending}"
     report = lf.predict(model, PIXELS, device="cpu", workers=0).save(output)
     text = None if ending == "parquet" else output.read_text().splitlines()
-    rows = read(output) if text is None else list(csv.DictReader(text)) if ending == "csv" else list(map(json.loads, text))
+    rows = (
+        read(output) if text is None else list(csv.DictReader(text)) if ending == "csv" else list(map(json.loads, text))
+    )
     assert [row["path"] for row in rows] == [str(index) for index in range(50)]
     expected = list(lf.predict(model, PIXELS, device="cpu", workers=0))
     assert [int(row["class"]) for row in rows] == [row["class"] for row in expected]
     assert [float(row["score"]) for row in rows] == [row["score"] for row in expected]
-    assert report.rows == report.total == 50 and os.listdir(tmp_path) == [output.name]
+    assert report.rows == report.total == 50
+    assert os.listdir(tmp_path) == [output.name]
 
 
 def test_a_folder_keeps_its_parts_with_a_manifest(model, tmp_path, small_parts):
     lf.predict(model, PIXELS, device="cpu", workers=0, embed=True).save(tmp_path / "vectors")
     manifest = json.loads((tmp_path / "vectors" / "manifest.json").read_text())
     files = [tmp_path / "vectors" / part["file"] for part in manifest["parts"]]
-    assert manifest["complete"] and len(files) == 4 and sum(part["rows"] for part in manifest["parts"]) == 50
+    assert manifest["complete"]
+    assert len(files) == 4
+    assert sum(part["rows"] for part in manifest["parts"]) == 50
     assert [row["path"] for file in files for row in read(file)] == [str(index) for index in range(50)]
     assert sorted(os.listdir(tmp_path / "vectors")) == sorted(["manifest.json", *(file.name for file in files)])
     again = lf.predict(model, PIXELS, device="cpu", workers=0, embed=True).save(tmp_path / "vectors")
-    assert again.rows == 0 and again.total == 50
+    assert again.rows == 0
+    assert again.total == 50
 
 
 def test_parquet_says_what_model_made_it_and_keeps_halves(model, tmp_path):
@@ -89,7 +96,9 @@ def test_rows_without_an_answer_are_null_in_every_format(model, tmp_path):
     for ending in ("parquet", "csv", "jsonl"):
         answers.save(tmp_path / f"a.{ending}")
     row = read(tmp_path / "a.parquet")[2]
-    assert row["class"] is None and row["embedding"] is None and row["error"]
+    assert row["class"] is None
+    assert row["embedding"] is None
+    assert row["error"]
     assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[2])["embedding"] is None
     assert list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))[2]["class"] == ""
 
@@ -191,7 +200,9 @@ def test_an_interrupt_keeps_the_rows_that_were_computed(model, tmp_path, monkeyp
     assert [len(read(path)) for path in (tmp_path / "v").glob("part-*")] == [24]
 
 
-@pytest.mark.parametrize(("ending", "workers"), [("parquet", 1), pytest.param("jsonl", 0, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    ("ending", "workers"), [("parquet", 1), pytest.param("jsonl", 0, marks=pytest.mark.exhaustive)]
+)
 def test_killed_at_random_moments_a_run_gives_the_rows_of_one_that_was_not(model, tmp_path, ending, workers):
     source, saved = tmp_path / "photos", lf.save(model, tmp_path / "model.safetensors")
     write_pictures(source, 1000, bad=(17, 600))

@@ -35,7 +35,8 @@ def test_two_nodes_give_the_rows_of_one_process_even_if_one_of_them_dies(cluster
     place = lf.predict.Cluster(address=cluster.address, actors=2)
     answers = lf.predict(model, tmp_path / "photos", embed=True, device="cpu", engine="ray", cluster=place)
     whole, rows = list(answers), []
-    assert same_rows(whole, expected) and answers.report.failed == 2
+    assert same_rows(whole, expected)
+    assert answers.report.failed == 2
     for number, batch in enumerate(answers.batches()):
         if number == 3:
             cluster.remove_node(cluster.spare, allow_graceful=False)

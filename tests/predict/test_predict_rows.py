@@ -66,7 +66,7 @@ def test_kept_maps_name_the_patches_that_are_left(model):
 
 
 def test_kept_maps_are_refused_where_no_token_is_dropped(model):
-    with pytest.raises(ValueError, match="apply lf.EViT or lf.ToMe first"):
+    with pytest.raises(ValueError, match=r"apply lf\.EViT or lf\.ToMe first"):
         list(lf.predict(model, PIXELS, kept=True, device="cpu"))
 
 
@@ -88,7 +88,8 @@ def test_an_unreadable_picture_is_a_row_with_its_reason(model, tmp_path):
         5: "FileNotFoundError: No such file or directory",
         7: "not a picture of a known format",
     }
-    assert rows[3]["class"] is None and answers.report.failed == 3
+    assert rows[3]["class"] is None
+    assert answers.report.failed == 3
     good = list(lf.predict(model, [path for index, path in enumerate(paths) if index not in errors], device="cpu"))
     assert [row["class"] for row in rows if not row["error"]] == [row["class"] for row in good]
 
@@ -109,7 +110,8 @@ def test_rows_are_computed_when_they_are_asked_for(model, tmp_path):
 
 def test_a_data_frame_has_one_row_a_picture(model):
     frame = lf.predict(model, PIXELS, embed=True, device="cpu").to_pandas()
-    assert len(frame) == 21 and frame["embedding"][0].shape == (16,)
+    assert len(frame) == 21
+    assert frame["embedding"][0].shape == (16,)
 
 
 def test_the_shares_of_time_make_up_the_whole(model):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from helpers import randomise, tiny
-from PIL import Image
 from pictures import encoded, picture, same_rows, write_pictures, write_shard
+from PIL import Image
 
 import leanformer as lf
 from leanformer.data.packs import write_pack
@@ -201,4 +201,5 @@ def test_a_container_that_ends_early_gives_rows_with_reasons(model, tmp_path):
     shutil.copy(path, tmp_path / "whole.tar")
     os.truncate(path, 3 * 512 + 2048)
     errors = [row["error"] for row in answers]
-    assert len(errors) == 4 and errors[-1]
+    assert len(errors) == 4
+    assert errors[-1]

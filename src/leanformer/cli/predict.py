@@ -57,8 +57,8 @@ def predict(
 
     Args:
         model: A model's name or a leanformer checkpoint.
-        source: A picture, a folder, a pattern, a text file with one path a line, packs (.npz), WebDataset shards (.tar),
-            Parquet with bytes or paths, or a Hugging Face data set on disk; at any address that fsspec knows.
+        source: A picture, a folder, a pattern, a text file with one path a line, packs (.npz), WebDataset shards
+            (.tar), Parquet with bytes or paths, or a Hugging Face data set on disk; at any address that fsspec knows.
         methods: A method as name:option=value,option=value; may be given several times.
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.

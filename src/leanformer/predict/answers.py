@@ -1,7 +1,7 @@
 """What a row says of a picture: columns with their types, and the tasks that fill them.
 
-A task computes on the device and turns what comes back into columns. Classification is here; another task (boxes, masks)
-is one more class with the same three members.
+A task computes on the device and turns what comes back into columns. Classification is here; another task (boxes,
+masks) is one more class with the same three members.
 """
 
 import dataclasses

@@ -66,7 +66,7 @@ class Shards:
         return f"{self.paths[self.places[index, 0]]}/{self.members[index]}"
 
     def read(self, index: int) -> bytes:
-        number, start, stop = self.places[index].tolist()
+        number, start, stop = map(int, self.places[index])
         return read_bytes(self.paths[number], start, stop)
 
     def fingerprint(self) -> str:
@@ -138,7 +138,7 @@ class Tables:
     def _place(self, index: int) -> tuple[str, int, int, int]:
         """The file, the row group in it, the row in that group, and the row of the file where the group begins."""
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
-        file, group, first, _ = self.groups[number].tolist()
+        file, group, first, _ = map(int, self.groups[number])
         return self.paths[file], group, index - int(self.starts[number]), first
 
 
@@ -259,8 +259,8 @@ def open_hugging_face(folder: str, split: str | None, column: str | None) -> Hug
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{folder} is not a whole Hugging Face data set: {reason(error)}") from error
     if isinstance(opened, datasets.DatasetDict):
-        if split is None and len(opened) > 1 or split is not None and split not in opened:
-            raise ValueError(f"{folder} has the splits {', '.join(opened)}: say which one (split)")
+        if (split is None and len(opened) > 1) or (split is not None and split not in opened):
+            raise ValueError(f"{folder} has the splits {', '.join(map(str, opened))}: say which one (split)")
         opened = opened[split or next(iter(opened))]
     images = [name for name, kind in opened.features.items() if isinstance(kind, datasets.Image)]
     chosen = column or (images[0] if images else picture_column(opened.features.arrow_schema, None, folder))

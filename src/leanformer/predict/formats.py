@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Format:
     join: Callable[[str, Sequence[Path], dict[str, str]], None]
 
 
-def format_of(path: str | Path, asked: str | None = None) -> Format:
+def format_of(path: str | os.PathLike[str], asked: str | None = None) -> Format:
     """The format that was asked for, or that a file's name ends like; Parquet for a folder.
 
     Args:

@@ -77,7 +77,7 @@ class Parts:
             raise ValueError(f"another run is writing to {self.folder}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.lock = open(self.folder / ".lock", "w")  # noqa: SIM115
+            self.lock = open(self.folder / ".lock", "w")
         except OSError as error:
             raise ValueError(f"cannot write {self.folder}: {error.strerror or error}") from error
         try:

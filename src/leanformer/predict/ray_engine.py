@@ -7,10 +7,12 @@ what a lost machine held. Source and model travel to each machine once; the rows
 """
 
 import contextlib
+import copy
 import dataclasses
 import importlib.util
 import logging
 import pickle
+import socket
 import time
 from collections.abc import Iterator
 from functools import lru_cache
@@ -23,6 +25,7 @@ from ..core.optimised import plain_of
 from .forms import Settings, prepare
 from .reading import read_batch
 from .running import Clock, ResultBatch, Runner
+from .storage import reason
 
 if TYPE_CHECKING:
     from .predictions import Cluster, Predictions
@@ -108,7 +111,7 @@ def ray_batches(predictions: "Predictions", rows: list[range], clock: Clock) -> 
         return
     with _connected(predictions.cluster) as ray:
         job = _Shared((ray.put(_Job(predictions.records, rows, predictions.view)),))
-        model = _Shared((ray.put(pickle.dumps(plain_of(predictions.model).cpu())),))
+        model = _Shared((ray.put(pickle.dumps(copy.deepcopy(plain_of(predictions.model)).cpu())),))
         data = _pipeline(ray, predictions, job, model, len(rows))
         clock.restart()
         start = time.perf_counter()
@@ -157,12 +160,24 @@ def _connected(cluster: "Cluster | None") -> Iterator[Any]:
     ours = not ray.is_initialized()
     if ours:
         address = cluster.address if cluster else None
+        _knock(address)
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ValueError(f"no Ray cluster answers at {address or 'this machine'}: {error}") from error
+            raise ValueError(f"no Ray cluster answers at {address or 'this machine'}: {reason(error)}") from error
     try:
         yield ray
     finally:
         if ours:
             ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Refuse an address HOST:PORT at which nobody listens; Ray itself would wait there for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ValueError(f"no Ray cluster answers at {address}: {reason(error)}") from error

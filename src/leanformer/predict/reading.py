@@ -1,4 +1,4 @@
-"""From records to batches of pixels, in processes of their own: read, decode, resize; what fails is a row with its reason.
+"""From records to batches of pixels, in processes of their own; a picture that cannot be read leaves its reason.
 
     rows [first, stop) → {keys, errors, groups of equal size, seconds of reading and of decoding}
 

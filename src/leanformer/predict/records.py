@@ -1,6 +1,6 @@
 """Pictures by number: what every source becomes, so that a run can begin anywhere and keeps the order of its input.
 
-    records[i] → key(i), the name of row i        read(i) → its file's bytes, or its pixels
+records[i] → key(i), the name of row i        read(i) → its file's bytes, or its pixels
 """
 
 import hashlib
@@ -22,18 +22,23 @@ Read = bytes | Image.Image | Tensor
 
 
 class Records(Protocol):
-    """A source of pictures. `len` is the number of rows that a run gives.
+    """A source of pictures. `len` is the number of rows that a run gives."""
 
-    Attributes:
-        name: What messages call the source.
-        batched: Pictures of few sizes, such as those of a pack: their pixels go to the device as they are and are
-            resized there in batches, as evaluation does it. Others are resized one by one where they are decoded.
-        shareable: Whether another process can read them.
-    """
+    @property
+    def name(self) -> str:
+        """What messages call the source."""
+        ...
 
-    name: str
-    batched: bool
-    shareable: bool
+    @property
+    def batched(self) -> bool:
+        """True for pictures of few sizes, such as those of a pack: their pixels go to the device as they are and are
+        resized there in batches, as evaluation does it. Others are resized one by one where they are decoded."""
+        ...
+
+    @property
+    def shareable(self) -> bool:
+        """Whether another process can read them."""
+        ...
 
     def __len__(self) -> int: ...
 

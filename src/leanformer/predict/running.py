@@ -95,7 +95,7 @@ class Report:
 class Clock:
     """Seconds by stage, as the process that collects the rows waits for them."""
 
-    stages = ("reading", "decoding", "transfer", "model", "writing")
+    stages: tuple[str, ...] = ("reading", "decoding", "transfer", "model", "writing")
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(self.stages, 0.0)

@@ -1,12 +1,12 @@
 """Which records a source is.
 
-    cat.jpg, s3://bucket/photos/            a picture, all pictures below a folder (or pack, shard, table there)
-    "photos/*.jpg", list.txt                what a pattern matches, what a text file names line by line
-    set.npz, pack:PREFIX                    packs
-    shards/*.tar, wds/FOLDER                WebDataset shards
-    table.parquet                           pictures as bytes or paths in a column
-    hfds/FOLDER                             what `datasets` saved to disk
-    tensors, open pictures, lists of both kinds of names
+cat.jpg, s3://bucket/photos/            a picture, all pictures below a folder (or pack, shard, table there)
+"photos/*.jpg", list.txt                what a pattern matches, what a text file names line by line
+set.npz, pack:PREFIX                    packs
+shards/*.tar, wds/FOLDER                WebDataset shards
+table.parquet                           pictures as bytes or paths in a column
+hfds/FOLDER                             what `datasets` saved to disk
+tensors, open pictures, lists of both kinds of names
 """
 
 import glob
@@ -121,7 +121,9 @@ def _of_kind(name: str, files: list[str], column: str | None) -> Records:
         kinds[kind] = [path for path in files if path.lower().endswith(ending)]
     present = [kind for kind, paths in kinds.items() if paths]
     if not present:
-        raise ValueError(f"{name} holds no pictures: {_endings(files)}; pictures, packs (.npz), .tar and .parquet are read")
+        raise ValueError(
+            f"{name} holds no pictures: {_endings(files)}; pictures, packs (.npz), .tar and .parquet are read"
+        )
     if len(present) > 1:
         counts = " and ".join(f"{len(kinds[kind])} {kind}" for kind in present)
         raise ValueError(f"{name} holds {counts}; name one kind with a pattern, for example 'FOLDER/*.tar'")
