@@ -48,6 +48,7 @@ class _Job:
     records: Any
     rows: list[range]
     view: Any
+    resize: bool
 
 
 @lru_cache(maxsize=2)
@@ -75,7 +76,7 @@ class _Read:
 
     def __call__(self, given: dict[str, Any]) -> dict[str, Any]:
         job: _Job = self.job.get()
-        batches = [read_batch(job.records, job.rows[number], job.view) for number in given["data"].tolist()]
+        batches = [read_batch(job.records, job.rows[number], job.view, job.resize) for number in given["data"].tolist()]
         return {"batch": [pickle.dumps(batch) for batch in batches]}
 
 
@@ -110,7 +111,8 @@ def ray_batches(predictions: "Predictions", rows: list[range], clock: Clock) -> 
     if not rows:
         return
     with _connected(predictions.cluster) as ray:
-        job = _Shared((ray.put(_Job(predictions.records, rows, predictions.view)),))
+        resize = predictions.settings.on().type == "cpu"
+        job = _Shared((ray.put(_Job(predictions.records, rows, predictions.view, resize)),))
         model = _Shared((ray.put(pickle.dumps(copy.deepcopy(plain_of(predictions.model)).cpu())),))
         data = _pipeline(ray, predictions, job, model, len(rows))
         clock.restart()

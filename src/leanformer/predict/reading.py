@@ -57,13 +57,14 @@ class PixelBatch:
         return dataclasses.replace(self, groups=pinned)
 
 
-def read_batch(records: Records, rows: range, view: EvaluationView) -> PixelBatch:
+def read_batch(records: Records, rows: range, view: EvaluationView, resize: bool) -> PixelBatch:
     """Read and decode some rows.
 
     Args:
         records: The source.
         rows: Which rows.
-        view: How pictures are resized, where they are not resized on the device.
+        view: How the model sees pictures.
+        resize: Whether all pictures are resized here; False leaves those of a batched source to the device.
     """
     reading = decoding = 0.0
     keys: list[str] = []
@@ -84,10 +85,13 @@ def read_batch(records: Records, rows: range, view: EvaluationView) -> PixelBatc
         errors.append(error)
         reading += max(read - begun, 0.0)
         decoding += time.perf_counter() - max(read, begun)
-    groups = [
-        (torch.tensor([position for position, _ in group]), torch.stack([image for _, image in group]))
-        for group in sizes.values()
-    ]
+    begun = time.perf_counter()
+    groups = []
+    for group in sizes.values():
+        images = torch.stack([image for _, image in group])  # (g, C, h, w)
+        seen = view(images) if resize and images.dtype == torch.uint8 else images
+        groups.append((torch.tensor([position for position, _ in group]), seen))
+    decoding += time.perf_counter() - begun
     return PixelBatch(rows.start, keys, errors, groups, reading, decoding)
 
 
@@ -134,15 +138,15 @@ def _check_size(picture: Image.Image, view: EvaluationView) -> None:
 class _Batches(Dataset):
     """Whole batches by their rows, as the loader's processes make them."""
 
-    def __init__(self, records: Records, view: EvaluationView):
-        self.records, self.view = records, view
+    def __init__(self, records: Records, view: EvaluationView, resize: bool):
+        self.records, self.view, self.resize = records, view, resize
 
     def __getitem__(self, rows: range) -> PixelBatch:
-        return read_batch(self.records, rows, self.view)
+        return read_batch(self.records, rows, self.view, self.resize)
 
 
 def pixel_batches(
-    records: Records, rows: Sequence[range], view: EvaluationView, workers: int, pin: bool
+    records: Records, rows: Sequence[range], view: EvaluationView, workers: int, gpu: bool
 ) -> Iterator[PixelBatch]:
     """The batches of these rows in their order, made ahead by other processes.
 
@@ -151,12 +155,12 @@ def pixel_batches(
         rows: The rows of each batch.
         view: How the model sees pictures.
         workers: Processes that read; 0: this one.
-        pin: Whether batches are put where a GPU reads them directly.
+        gpu: Whether batches go to a GPU: they are put where it reads them directly, and it resizes what it can.
     """
     workers = min(workers, len(rows)) if records.shareable else 0
     sampler: Any = rows
     loader = DataLoader(
-        _Batches(records, view), batch_size=None, sampler=sampler, num_workers=workers, pin_memory=pin,
+        _Batches(records, view, not gpu), batch_size=None, sampler=sampler, num_workers=workers, pin_memory=gpu,
         prefetch_factor=2 if workers else None, collate_fn=None,
     )  # fmt: skip
     yield from loader

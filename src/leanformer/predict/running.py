@@ -1,7 +1,7 @@
 """Batches of pixels through the model: copies ahead of the computation, and a report of what the time went to.
 
-    loader ─ pinned pixels ─▶ copy stream ─▶ resize, normalise, model ─▶ pinned answers ─▶ rows
-             batch i + 1                     batch i                                       batch i - 1
+    loader ─ pinned pixels ─▶ copy, resize, normalise ─▶ model ─▶ pinned answers ─▶ rows
+             batch i + 2      batch i + 1                batch i                    batch i - 1
 
 On a CPU the steps follow each other. A short last batch is filled up with black, so that there is one shape to compile.
 """
@@ -182,7 +182,10 @@ class Runner:
         return self._launch_ahead(batch)
 
     def _launch_ahead(self, batch: PixelBatch) -> "_Pending":
-        """The same without waiting: copies on a stream of their own, answers into pinned memory."""
+        """The same without waiting for the model: copies and resizing on a stream of their own, answers to pinned memory.
+
+        Resizing hands over small numbers, for which the host waits on that stream, not on the model's.
+        """
         assert self.copies is not None
         compute = torch.cuda.current_stream(self.device)
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
@@ -190,13 +193,12 @@ class Runner:
             marks[0].record()
             moved = [(at.to(self.device, non_blocking=True), images.to(self.device, non_blocking=True))
                      for at, images in batch.groups]  # fmt: skip
+            seen = self._seen(moved)
             marks[1].record()
         compute.wait_event(marks[1])
-        for pair in moved:
-            for tensor in pair:
-                tensor.record_stream(compute)  # its memory is not given to the next copy before it was used
+        seen.record_stream(compute)  # its memory is not given to the next batch before the model has read it
         marks[2].record(compute)
-        found = self.answers.compute(self._seen(moved))
+        found = self.answers.compute(seen)
         host = {name: _to_pinned(tensor[: len(batch)]) for name, tensor in found.items()}
         marks[3].record(compute)
         return _Pending(batch, host, tuple(marks))
@@ -212,8 +214,8 @@ class Runner:
         if pending.marks:
             start = time.perf_counter()
             pending.marks[3].synchronize()
-            copied, _, begun, done = pending.marks
-            took = {"transfer": copied.elapsed_time(pending.marks[1]), "model": begun.elapsed_time(done)}
+            begun, seen, ready, done = pending.marks
+            took = {"transfer": begun.elapsed_time(seen), "model": ready.elapsed_time(done)}
             clock.split(time.perf_counter() - start, took)
         batch = pending.batch
         found = {name: tensor.numpy() for name, tensor in pending.host.items()}
@@ -230,7 +232,7 @@ class _Pending:
     batch: PixelBatch
     host: dict[str, Tensor]
     marks: tuple[Any, ...]
-    """CUDA events: copies begun, copies done, model begun, answers on the host."""
+    """CUDA events: copies begun, images ready, model begun, answers on the host."""
 
 
 def _to_pinned(tensor: Tensor) -> Tensor:
