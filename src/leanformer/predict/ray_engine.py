@@ -158,7 +158,8 @@ def _connected(cluster: "Cluster | None") -> Iterator[Any]:
     import ray
     import ray.data
 
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     ours = not ray.is_initialized()
     if ours:
         address = cluster.address if cluster else None
