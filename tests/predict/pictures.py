@@ -2,11 +2,14 @@
 
 import io
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from leanformer.predict.records import Paths
 
 
 def picture(index: int) -> Image.Image:
@@ -29,6 +32,14 @@ def write_pictures(folder: Path, count: int, bad: tuple[int, ...] = ()) -> list[
     for index, path in enumerate(paths):
         path.write_bytes(b"no picture" if index in bad else encoded(index))
     return paths
+
+
+class SlowPaths(Paths):
+    """Files that take a while to read, so that something can happen in the meantime."""
+
+    def read(self, index: int) -> bytes:
+        time.sleep(0.03)
+        return super().read(index)
 
 
 def write_shard(path: Path, first: int, count: int) -> Path:

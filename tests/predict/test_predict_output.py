@@ -123,6 +123,17 @@ def test_a_part_that_is_lost_is_computed_again(model, tmp_path, small_parts):
     assert same_rows(read(lost), before)
 
 
+def test_two_gaps_become_two_parts(model, tmp_path, small_parts, monkeypatch):
+    lf.predict(model, PIXELS, device="cpu", workers=0).save(tmp_path / "vectors")
+    lost = sorted((tmp_path / "vectors").glob("part-*"))[0::2]
+    before = [read(path) for path in lost]
+    for path in lost:
+        path.unlink()
+    monkeypatch.setattr(parts_module, "MOST_ROWS", 1000)
+    assert lf.predict(model, PIXELS, device="cpu", workers=0).save(tmp_path / "vectors").rows == 32
+    assert all(same_rows(read(path), rows) for path, rows in zip(lost, before, strict=True))
+
+
 def test_parts_of_another_run_are_not_continued(model, tmp_path, small_parts):
     output = tmp_path / "answers.parquet"
     stopped(model, output, after=1)

@@ -1,12 +1,14 @@
 """The engine ray on two local nodes: the same rows, whatever happens to one of the nodes."""
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from helpers import randomise, tiny
-from pictures import same_rows, write_pictures
+from pictures import SlowPaths, same_rows, write_pictures
 
 import leanformer as lf
 
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.exhaustive
 def cluster(monkeypatch) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))  # for the nodes' processes
     small = {"num_cpus": 1, "object_store_memory": 150 * 2**20}
     made = Cluster(initialize_head=True, head_node_args=small)
     made.spare = made.add_node(**small)  # type: ignore[attr-defined]
@@ -29,19 +31,20 @@ def cluster(monkeypatch) -> Iterator[Any]:
 
 def test_two_nodes_give_the_rows_of_one_process_even_if_one_of_them_dies(cluster, tmp_path):
     model = randomise(tiny()).eval()
-    write_pictures(tmp_path / "photos", 400, bad=(5, 300))
+    paths = [str(path) for path in write_pictures(tmp_path / "photos", 400, bad=(5, 300))]
     torch.set_num_threads(1)
-    expected = list(lf.predict(model, tmp_path / "photos", embed=True, device="cpu", workers=0))
+    expected = list(lf.predict(model, paths, embed=True, device="cpu", workers=0))
     place = lf.predict.Cluster(address=cluster.address, actors=2)
-    answers = lf.predict(model, tmp_path / "photos", embed=True, device="cpu", engine="ray", cluster=place)
-    whole, rows = list(answers), []
+    whole = list(lf.predict(model, paths, embed=True, device="cpu", engine="ray", cluster=place))
+    slow = SlowPaths("slow", paths)
+    answers, rows = lf.predict(model, slow, embed=True, device="cpu", engine="ray", cluster=place), []
     assert same_rows(whole, expected)
-    assert answers.report.failed == 2
     for number, batch in enumerate(answers.batches()):
         if number == 3:
             cluster.remove_node(cluster.spare, allow_graceful=False)
         rows += batch.rows()
     assert same_rows(rows, expected)
+    assert answers.report.failed == 2
 
 
 def test_a_run_that_ray_began_is_finished_by_one_process(cluster, tmp_path):
