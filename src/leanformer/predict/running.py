@@ -182,7 +182,7 @@ class Runner:
         return self._launch_ahead(batch)
 
     def _launch_ahead(self, batch: PixelBatch) -> "_Pending":
-        """The same without waiting for the model: copies and resizing on a stream of their own, answers to pinned memory.
+        """The same without waiting for the model: copies and resizing have a stream of their own.
 
         Resizing hands over small numbers, for which the host waits on that stream, not on the model's.
         """
