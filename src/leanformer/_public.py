@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when i
     from . import data, export, measure, train, visualise
     from .papers import recipes
     from .papers.official import from_official, to_official
+    from .predict import predict
     from .search.make_lean import lean
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "measure",
     "optimize",
     "parse_method",
+    "predict",
     "recalibrate",
     "recipes",
     "resize",

@@ -29,6 +29,7 @@ VERBS = {
     "sweep": "sweep:sweep",
     "profile": "profile:profile",
     "show": "show:show",
+    "predict": "predict:predict",
     "serve": "serve:serve",
     "serve-load": "serve:serve_load",
     "report": "report:report",

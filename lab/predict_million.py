@@ -1,0 +1,133 @@
+"""A pack repeated to a million rows, embedded in one run: throughput beside the model's own, and memory over the run.
+
+python -m lab.predict_million deit_small_patch16_224 pack.npz --rows 1000000 --output results/predict_million.json
+"""
+
+import dataclasses
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+
+from leanformer.cli.common import open_model
+from leanformer.core import input_of
+from leanformer.measure import record, write_result
+from leanformer.predict import Predictions, Records, open_records
+from leanformer.predict.forms import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeated:
+    """The same pictures over and over, up to so many rows."""
+
+    once: Records
+    rows: int
+    batched: bool = True
+    shareable: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.once.name} repeated to {self.rows} rows"
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def key(self, index: int) -> str:
+        return f"{self.once.key(index % len(self.once))}#{index // len(self.once)}"
+
+    def read(self, index: int) -> Any:
+        return self.once.read(index % len(self.once))
+
+    def fingerprint(self) -> str:
+        return f"{self.once.fingerprint()} {self.rows}"
+
+
+def model_rate(answers: Predictions, seconds: float = 5.0) -> float:
+    """Images a second of the same form of the model on images that lie on its device already."""
+    device, size = answers.settings.on(), answers.settings.batch_size or 1
+    images = torch.randn(size, *input_of(answers.model)["input_size"], device=device)
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    task = answers.answers
+    for _ in range(3):
+        task.compute(images)
+    wait()
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        for _ in range(10 if device.type == "cuda" else 1):
+            task.compute(images)
+            count += size
+        wait()
+    return count / (time.perf_counter() - start)
+
+
+def resident() -> float:
+    """Memory of this process now, in MiB; its peak where the system tells no more."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class _Watched(Predictions):
+    """Predictions that note the memory of the process as they go."""
+
+    def batches(self, *arguments: Any, **options: Any) -> Any:
+        self.memory: list[float] = []
+        every = max(1, len(self) // (self.settings.batch_size or 1) // 100)
+        for number, batch in enumerate(super().batches(*arguments, **options)):
+            if number % every == 0:
+                self.memory.append(round(resident(), 1))
+            yield batch
+
+
+def predict_million(
+    model: Annotated[str, tyro.conf.Positional],
+    pack: Annotated[str, tyro.conf.Positional],
+    rows: int = 1_000_000,
+    batch_size: int | None = None,
+    device: str | None = None,
+    optimized: bool | None = None,
+    workers: int | None = None,
+    output: Path | None = None,
+) -> int:
+    """Embed a pack repeated to many rows, and tell what it took.
+
+    Args:
+        model: A model's name or a leanformer checkpoint.
+        pack: An npz pack.
+        rows: How many rows.
+        batch_size: Images at a time.
+        device: cpu or cuda; the fastest by default.
+        optimized: Search for the fastest form first; by default on a GPU.
+        workers: Processes that decode.
+        output: A JSON file for the figures.
+    """
+    settings = Settings(top=1, embed="float16", batch_size=batch_size, device=device, optimized=optimized)
+    answers = _Watched(open_model(model), Repeated(open_records(pack), rows), settings, workers)
+    before = model_rate(answers)
+    with tempfile.TemporaryDirectory() as folder:
+        report = answers.save(Path(folder) / "vectors")
+        written = sum(path.stat().st_size for path in (Path(folder) / "vectors").iterdir())
+    after = model_rate(answers)
+    rate, own = report.rows / report.seconds, max(before, after)
+    memory = answers.memory
+    row = {
+        "model": model, "rows": report.rows, "failed": report.failed, "seconds": report.seconds,
+        "images_per_second": rate, "model_images_per_second": own, "share_of_model": rate / own,
+        "shares": report.shares, "bound": report.bound, "bytes_written": written,
+        "memory_mib": {"tenth": memory[len(memory) // 10], "last": memory[-1], "most": max(memory)},
+    }  # fmt: skip
+    print(f"{report}\n{rate / own:.1%} of the model's own {own:,.0f} a second; memory {row['memory_mib']}")
+    if output is not None:
+        about = {"pack": Path(pack).name, "batch": answers.settings.batch_size, "dtype": answers.settings.dtype}
+        write_result(record("predict_million", [row], str(answers.settings.on()), **about), output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(predict_million))
