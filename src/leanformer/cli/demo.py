@@ -1,4 +1,4 @@
-"""leanformer demo: the main job from end to end, on handwritten digits that come with scikit-learn."""
+"""leanformer demo: the main job from end to end, on handwritten digits that come with the package."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def demo(output: Path = Path("demo"), epochs: int = 14, lean_epochs: int = 6, se
     Example: leanformer demo --output demo
 
     Args:
-        output: The folder for checkpoints, table, pictures and report.html.
+        output: The folder for checkpoints, table, plan and report.html.
         epochs: Epochs of the backbone.
         lean_epochs: Epochs of distillation.
         seed: Of weights and batches.
