@@ -10,7 +10,7 @@ import torch
 import leanformer.backbones
 import leanformer.core
 
-SLOW = ("leanformer.backbones.census", "leanformer.core.calibrate")
+SLOW = ("leanformer.backbones.census", "leanformer.core.calibration")
 MODULES = [
     pytest.param(module.name, marks=pytest.mark.slow if module.name in SLOW else [])
     for package in (leanformer.core, leanformer.backbones)

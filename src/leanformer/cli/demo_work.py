@@ -22,7 +22,7 @@ from ..backbones import create
 from ..core import apply, calibrate, fuse, input_of, method_from, save, with_options
 from ..data.view import EvaluationView
 from ..measure import compare
-from ..measure.console import as_text, console
+from ..measure.terminal import as_text, console
 from ..papers.recipes import plain
 from ..train import Recipe, evaluate, fit
 from .demo_pictures import kept_picture, trade_off_picture

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..core import apply, calibrate, card_json, fold, fuse, save, write_atomically
 from ..data.samples import sample_images
 from ..train import Recipe, fit
-from ..train.evaluate import evaluate
+from ..train.evaluation import evaluate
 from ..train.finetune import finetune
 from .clock import Clock
 from .cost import Costs, calibrate_scale, measure_costs
