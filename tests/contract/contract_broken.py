@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from contract_example import Gain, GainBranch, _shape
+from contract_example import Gain, GainBranch, gain_shape
 from torch import Tensor, nn
 
 from leanformer.core import METHODS, Block, Branch, Method, blocks_of
@@ -296,7 +296,7 @@ class LooksAtNeighbours(Gain, name="looks_at_neighbours"):
         block: Block = list(blocks_of(model).values())[1]
         kind = _Doubled if isinstance(block.mix, GainBranch) else GainBranch
         places = super().swaps(model)
-        shape = _shape(block.layout, block.dim)
+        shape = gain_shape(block.layout, block.dim)
         return {path: partial(_make, kind, shape) for path in places}
 
 
