@@ -2,10 +2,12 @@
 
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 import types
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,7 @@ def test_the_version_is_said_in_one_place(capsys):
     assert capsys.readouterr().out.split() == ["leanformer", lf.__version__]
     assert versions()["leanformer"] == lf.__version__
     assert f'"{lf.__version__}"' not in (ROOT / "pyproject.toml").read_text()
+    assert f"## [{lf.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.exhaustive
@@ -59,3 +62,14 @@ def test_the_wheel_carries_the_types_and_not_the_laboratory(tmp_path):
     names = zipfile.ZipFile(next(tmp_path.glob(f"leanformer-{lf.__version__}-*.whl"))).namelist()
     assert "leanformer/py.typed" in names
     assert not [name for name in names if name.startswith(("lab/", "tests/"))]
+
+
+def test_what_the_changelog_says_of_modules_is_true():
+    """The old places are gone, or are public names of another kind; the new ones can be imported."""
+    rows = re.findall(r"^  \| `(leanformer\.[\w.]+)`.*\| (.*) \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert len(rows) > 15
+    for old, new in rows:
+        for name in re.findall(r"`(leanformer\.[\w.]+|lab\.[\w.]+)`", new):
+            assert importlib.import_module(name)
+        if old not in new and "packages of these names" not in new:
+            assert find_spec(old.rpartition(".")[0]) is None or find_spec(old) is None, f"{old} is still a module"
