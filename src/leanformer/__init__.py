@@ -1,7 +1,11 @@
-"""leanformer: MetaFormer-structured vision models, several times faster at the same accuracy."""
+"""leanformer makes MetaFormer-structured vision models faster and keeps most of their accuracy.
+
+Methods, distillation, exact fusing, measured speed.
+"""
 
 from typing import TYPE_CHECKING
 
+from ._version import __version__ as __version__
 from .lazy import METHODS as _methods
 from .lazy import lazy_attributes as _lazy_attributes
 

@@ -2,9 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from . import methods as _methods
+from ._version import __version__
 from .backbones import adopt, create, resize, with_head
 from .core import (
     METHODS,
+    Block,
+    Branch,
+    Method,
     apply,
     blocks_of,
     calibrate,
@@ -18,7 +23,6 @@ from .core import (
 )
 from .measure import describe
 from .methods import *  # noqa: F403
-from .methods import __all__ as _methods
 from .speed import load, optimize
 
 if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when it is asked for
@@ -30,6 +34,10 @@ if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when i
 
 __all__ = [
     "METHODS",
+    "Block",
+    "Branch",
+    "Method",
+    "__version__",
     "adopt",
     "apply",
     "blocks_of",
@@ -57,5 +65,5 @@ __all__ = [
     "visualise",
     "with_head",
     "with_options",
-    *_methods,
 ]
+__all__ += _methods.__all__

@@ -27,7 +27,7 @@ def lazy_attributes(package: str, **elsewhere: str) -> tuple[Callable[[str], Any
     """
 
     def find(name: str) -> Any:
-        if name.startswith("_") and name not in ("__all__", "__version__"):
+        if name.startswith("_") and name != "__all__":
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
         place, _, attribute = elsewhere.get(name, name).partition(":")
         if not name.startswith("_") and find_spec(f"{package}.{place}") is not None:

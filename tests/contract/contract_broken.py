@@ -3,12 +3,13 @@
 import copy
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from contract_example import Gain, GainBranch, _shape
+from contract_example import Gain, GainBranch, gain_shape
 from torch import Tensor, nn
 
 from leanformer.core import METHODS, Block, Branch, Method, blocks_of
@@ -112,6 +113,20 @@ class GainsByTurns(GainBranch):
     def gained(self, x: Tensor) -> Tensor:
         self.calls += 1
         return super().gained(x) * self.calls
+
+
+@broken("intermediates_are_maps_or_refused", "maps of moved tokens")
+class DropsWithoutAWord(GainBranch):
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
+        return super().forward(x, **mask)[:, : 1 + (x.shape[1] - 1) // 2]
+
+
+@broken("two_threads_give_the_same_answers", "in two threads")
+class ParksItsState(GainBranch):
+    def gained(self, x: Tensor) -> Tensor:
+        self.parked = super().gained(x)
+        time.sleep(0.002)  # the other thread comes in
+        return self.parked
 
 
 @broken("fuse_is_exact_and_never_in_place", "fusing changed the outputs")
@@ -281,7 +296,7 @@ class LooksAtNeighbours(Gain, name="looks_at_neighbours"):
         block: Block = list(blocks_of(model).values())[1]
         kind = _Doubled if isinstance(block.mix, GainBranch) else GainBranch
         places = super().swaps(model)
-        shape = _shape(block.layout, block.dim)
+        shape = gain_shape(block.layout, block.dim)
         return {path: partial(_make, kind, shape) for path in places}
 
 

@@ -5,7 +5,6 @@ The backbone is in evaluation mode and shared between checks: no check changes i
 
 import copy
 import dataclasses
-import functools
 import json
 import pickle
 import tempfile
@@ -15,8 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from contract_models import fused, lean
+from contract_passes import (  # noqa: F401
+    check_intermediates_are_maps_or_refused,
+    check_two_threads_give_the_same_answers,
+)
 from families import images
-from helpers import randomise
 from torch import Tensor, nn
 
 import leanformer as lf
@@ -26,29 +29,6 @@ EXACT = 1e-9
 BATCHES = (1, 2, 5)
 BLOCK_OPTIONS = ("blocks", "at", "stages")
 """Options that choose places in the model, whatever the method."""
-
-
-@functools.cache
-def lean(method: Method, backbone: nn.Module) -> nn.Module:
-    """The method on the backbone, with all weights moved from their start. Shared: never change it."""
-    return randomise(lf.apply(backbone, method)).eval()
-
-
-@functools.cache
-def fused(method: Method, backbone: nn.Module) -> nn.Module:
-    """The fused form of `lean`. Shared: never change it."""
-    return lf.fuse(lean(method, backbone))
-
-
-def refusal(method: Method, backbone: nn.Module) -> str | None:
-    """Why the method does not serve the backbone; None when it does."""
-    reason = None
-    try:
-        lean(method, backbone)
-    except ValueError as error:
-        reason = str(error)
-    assert reason is None or len(reason) > 20, f"refused without a reason: '{reason}'"
-    return reason
 
 
 def check_apply_leaves_the_backbone_alone(method: Method, backbone: nn.Module) -> None:

@@ -3,9 +3,11 @@
 import itertools
 
 import pytest
-from contract_checks import CHECKS, SECONDS, check_composes_in_any_order, refusal
+from contract_checks import CHECKS, SECONDS, check_composes_in_any_order
 from contract_example import Gain
+from contract_models import refusal
 from families import BACKBONES, backbone
+from served import pinned, served
 
 from leanformer.core import METHODS, Method
 
@@ -35,6 +37,12 @@ def test_methods_compose_in_any_order_or_say_why_not(one: str, other: str, famil
     if reason := refusal(first, model) or refusal(second, model):
         pytest.skip(reason)
     check_composes_in_any_order(first, second, model)
+
+
+@pytest.mark.quick
+def test_methods_serve_and_refuse_the_families_that_are_pinned() -> None:
+    now = {method: answers for method, answers in served().items() if method != "gain"}
+    assert now == pinned(), "served.json says otherwise; tests/contract/served.py writes it anew where that is meant"
 
 
 @pytest.mark.parametrize("method", CONTRACTED)

@@ -2,8 +2,9 @@
 
 import pytest
 from contract_broken import BROKEN, ORDERED, OtherGain, RefusesSilently
-from contract_checks import CHECKS, SECONDS, check_composes_in_any_order, refusal
+from contract_checks import CHECKS, SECONDS, check_composes_in_any_order
 from contract_example import Gain, known
+from contract_models import refusal
 from families import backbone
 
 

@@ -1,25 +1,27 @@
-"""The examples in the docstrings of the foundation run as they stand."""
+"""The examples in the docstrings of every room and of the laboratory run as they stand."""
 
 import doctest
 import importlib
 import pkgutil
 
 import pytest
-import torch
 
-import leanformer.backbones
-import leanformer.core
+import lab
+import leanformer
 
-SLOW = ("leanformer.backbones.census", "leanformer.core.calibrate")
 MODULES = [
-    pytest.param(module.name, marks=pytest.mark.slow if module.name in SLOW else [])
-    for package in (leanformer.core, leanformer.backbones)
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    module.name
+    for package in (leanformer, lab)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not module.name.endswith("__main__")
 ]
 
 
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_examples_run(name: str) -> None:
-    failed, _ = doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch})
+def test_examples_run(name: str, tmp_path, monkeypatch) -> None:
+    module = importlib.import_module(name)
+    monkeypatch.chdir(tmp_path)
+    failed, _ = doctest.testmod(module)
     assert not failed
+    assert not list(tmp_path.iterdir()), "an example leaves files behind"

@@ -160,7 +160,7 @@ def test_the_profile_of_an_update_says_where_its_time_goes():
 
 
 def test_the_profile_shows_data_that_come_slowly(monkeypatch):
-    module = importlib.import_module("leanformer.train.profile")
+    module = importlib.import_module("leanformer.train.profiling")
     quick = module.training_batches
 
     def slow(*arguments):

@@ -4,7 +4,7 @@ from . import generic, gfnet, lvvit_models, metaformer
 from .build import create, create_teacher, from_card, load, load_weights, read_weights
 from .head import with_head
 from .registry import MODELS, register
-from .resize import resize
+from .resizing import resize
 from .timm import adopt
 
 __all__ = [

@@ -21,6 +21,7 @@ def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) 
         num_classes: Outputs of the new head.
         names: Names of the new classes in their order; they go onto the card.
 
+    >>> import torch
     >>> import leanformer as lf
     >>> vit = lf.create("vit", depth=1, embed_dim=8, num_heads=1, num_classes=1000)
     >>> row = vit.head.weight[1]

@@ -9,9 +9,9 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from .._version import __version__
 from .errors import report_error
 from .parser import parse
 
@@ -71,7 +71,7 @@ def _run(given: list[str]) -> int:
         print(_help())
         return 0
     if given[0] == "--version":
-        print(_version())
+        print(f"leanformer {__version__}")
         return 0
     logging.getLogger("timm").setLevel(logging.ERROR)  # what it warns of ends in an error line of ours
     call = parse(find_verb(given[0]), given[0], given[1:])
@@ -98,13 +98,6 @@ def _help() -> str:
     lines = [f"  {verb:{width}}  {(find_verb(verb).__doc__ or '').strip().splitlines()[0]}" for verb in VERBS]
     head = ["usage: leanformer VERB [OPTIONS]", "", (sys.modules["leanformer"].__doc__ or "").strip(), ""]
     return "\n".join([*head, *lines, "", "leanformer VERB --help tells a verb's options; leanformer --version"])
-
-
-def _version() -> str:
-    try:
-        return f"leanformer {version('leanformer')}"
-    except PackageNotFoundError:
-        return "leanformer, not installed"
 
 
 if __name__ == "__main__":

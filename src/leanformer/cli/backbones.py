@@ -27,7 +27,7 @@ def backbones(family: Annotated[str, tyro.conf.Positional] = "all", markdown: Pa
 
     from ..backbones.census import FAMILIES, census
     from ..core import write_atomically
-    from ..measure.console import console
+    from ..measure.terminal import console
 
     one_of((*FAMILIES, "all"), family=(family,))
     output_files(markdown, folders=False)

@@ -58,7 +58,7 @@ def bench(
     """
     from ..export import runtime_opener
     from ..measure.bench import compare
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..measure.timing import shared_kernels
     from ..speed import optimize
 
@@ -99,8 +99,8 @@ def _earlier(path: Path) -> list[dict[str, Any]]:
 
 def _compare_with(before: list[dict[str, Any]], result: Comparison, earlier: Path | None) -> int:
     """Say whether two runs agree; 1, the code of failure, if they do not or have nothing in common."""
-    from ..measure.console import console
     from ..measure.repeat_runs import disagreements
+    from ..measure.terminal import console
 
     try:
         differing = disagreements(before, result.record()["rows"])

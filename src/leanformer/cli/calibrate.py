@@ -45,7 +45,7 @@ def calibrate(
     """
     from .. import core
     from ..data.samples import sample_images
-    from ..measure.console import console
+    from ..measure.terminal import console
 
     if not methods:
         raise ValueError("give at least one method to fit, for example --apply repa:idle_ratio=0.5")
@@ -93,7 +93,7 @@ def recalibrate(
     from .. import core
     from ..backbones import load
     from ..data.samples import sample_images
-    from ..measure.console import console
+    from ..measure.terminal import console
 
     at_least(1, images=images, batch_size=batch_size)
     check_seed(seed)
@@ -120,7 +120,7 @@ def check_split(data: str, split: str | None) -> None:
 def _compare(models: dict[str, nn.Module], data: str, split: str) -> None:
     from rich.table import Table
 
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..train import evaluate
 
     table = Table("", "top-1", "top-5", title=f"{data} ({split})", title_justify="left")

@@ -24,7 +24,7 @@ from ..backbones import create
 from ..core import fuse, input_of, save
 from ..data.view import EvaluationView
 from ..measure import compare
-from ..measure.console import as_text, console
+from ..measure.terminal import as_text, console
 from ..papers.recipes import plain
 from ..search.make_lean import lean
 from ..train import Recipe, evaluate, fit

@@ -60,7 +60,7 @@ def eval_(
         output: A JSON file for the figures.
     """
     from ..measure import record, write_result
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..train import evaluate
 
     at_least(1, batch_size=batch_size)

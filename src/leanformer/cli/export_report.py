@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from ..data.sources import Data
 from ..export import Run
 from ..measure import record, write_result
-from ..measure.console import console
+from ..measure.terminal import console
 from ..measure.timing import interleave
-from ..train.evaluate import measure
+from ..train.evaluation import measure
 
 BATCH = 8
 """Images at a time, for accuracy and for speed: the largest batch that every format takes."""

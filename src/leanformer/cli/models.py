@@ -25,7 +25,7 @@ def list_(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     from ..backbones import MODELS
     from ..backbones.census import FAMILIES
     from ..core import METHODS
-    from ..measure.console import console
+    from ..measure.terminal import console
 
     out = console()
     methods = Table("method", "options and defaults", "what it does", title="methods", title_justify="left")
@@ -61,7 +61,7 @@ def describe(
     """
     from ..core import input_of
     from ..measure import describe as describe_model
-    from ..measure.console import console
+    from ..measure.terminal import console
 
     at_least(1, size=size)
     opened = open_model(model, methods, checkpoint, arguments)
@@ -89,7 +89,7 @@ def apply(
     """
     from ..core import save
     from ..measure import describe as describe_model
-    from ..measure.console import console
+    from ..measure.terminal import console
 
     output_files(output, folders=False)
     opened = open_model(model, methods, checkpoint, arguments)
@@ -112,7 +112,7 @@ def fuse(model: Model, output: Path) -> None:
     from .. import core
     from ..backbones import load
     from ..measure import count
-    from ..measure.console import console
+    from ..measure.terminal import console
 
     output_files(output, folders=False)
     trained = load(model)

@@ -45,7 +45,7 @@ def profile(
         figure: Draw stacked bars as PNG or SVG.
     """
     from ..measure import profile as measure
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..visualise import latency_breakdown
 
     at_least(1, batch=batch, repeats=repeats)

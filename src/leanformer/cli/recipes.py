@@ -16,7 +16,7 @@ def recipes(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     """
     from rich.table import Table
 
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..papers.recipes import PUBLISHED, find, parse_recipe
 
     one = find(pattern)

@@ -33,8 +33,8 @@ def report(runs: Runs, output: Path = Path("report.html"), title: str = "leanfor
         title: Its title.
     """
     from .. import visualise
-    from ..measure.console import console
     from ..measure.results import flat
+    from ..measure.terminal import console
 
     output_files(output)
     if not runs:

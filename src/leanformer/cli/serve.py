@@ -107,8 +107,8 @@ def serve_load(
         seconds: For how long.
         output: Write the figures as JSON.
     """
-    from ..measure.console import console
     from ..measure.results import record, write_result
+    from ..measure.terminal import console
     from ..serve.load import health, put_load
 
     at_least(1, clients=clients)

@@ -10,7 +10,7 @@ from torch import nn
 from ..core import card_of, classes_of, fuse
 from ..export import onnx, open_file
 from ..export.target import require
-from ..measure.console import console
+from ..measure.terminal import console
 from ..serve import Limits, OnnxFile, Served, of_file, of_model, write_repository
 from ..visualise.names import class_names_of
 from .common import open_model

@@ -56,8 +56,8 @@ def show(
     """
     from .. import visualise
     from ..core import fuse
-    from ..measure.console import console
     from ..measure.results import read_rows
+    from ..measure.terminal import console
 
     check_picture(output or Path(f"{kind}.png"))
     input_files(image=image)

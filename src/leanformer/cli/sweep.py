@@ -61,7 +61,7 @@ def sweep(
     from ..core import apply, card_of, parse_method
     from ..data.sources import check_fit, open_data
     from ..measure import record, rows_to_resume, write_result
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..visualise import trade_off
 
     at_least(1, batch_size=batch_size)
@@ -105,7 +105,7 @@ def measured(
     """Accuracy and MACs of a lean model, its pictures cropped by `crop` and normalised as `model` wants them."""
     from ..core import input_of
     from ..measure import count
-    from ..train.evaluate import measure
+    from ..train.evaluation import measure
 
     config = {**input_of(model), "crop_pct": crop}
     found = measure(lean, images, config, device, batch_size)

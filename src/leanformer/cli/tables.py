@@ -16,7 +16,7 @@ def tables(
     Args:
         system: metaformer, riformer, repa, sit, evit, or all.
     """
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..papers.table import render
     from ..papers.tables import TABLES
 

@@ -177,9 +177,9 @@ def _profile(
     from rich.table import Table
 
     from ..core import card_of
-    from ..measure.console import console
     from ..measure.results import record, write_result
-    from ..train.profile import profile as time_update
+    from ..measure.terminal import console
+    from ..train.profiling import profile as time_update
 
     place = str(open_device(settings.device))
     options = {name: getattr(settings, name) for name in ("seed", "precision", "compile", "accumulate", "workers")}

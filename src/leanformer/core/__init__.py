@@ -1,7 +1,7 @@
 """The slots, the methods' contract, apply and fuse, and self-describing checkpoints."""
 
 from .block import Block, Branch, Grid, Layout, Slot, blocks_of
-from .calibrate import Calibratable, calibrate, recalibrate, starts_from, uncalibrated
+from .calibration import Calibratable, calibrate, recalibrate, starts_from, uncalibrated
 from .card import (
     Card,
     card_json,
@@ -17,7 +17,6 @@ from .card import (
 )
 from .checked import one_line
 from .choices import Choices
-from .environment import VARIABLES, environment
 from .files import check_file
 from .inputs import image_size, input_of, pooling_of, set_input
 from .method import METHODS, Build, Fusible, Method, method_from, parse_method, parse_options, select
@@ -37,6 +36,7 @@ from .reduce import (
     traced,
 )
 from .rewrite import LocalRewrite, Rewrite, ThreeProducts
+from .variables import VARIABLES, environment
 
 __all__ = [
     "FUSED",

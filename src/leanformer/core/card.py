@@ -9,16 +9,17 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
+from .._version import __version__
 from .checked import check_classes, check_view, one_line
 from .files import check_file
 from .inputs import image_size, input_of, pooling_of
@@ -291,8 +292,4 @@ def versions() -> dict[str, str]:
     >>> sorted(versions())
     ['leanformer', 'timm', 'torch']
     """
-    try:
-        own = version("leanformer")
-    except PackageNotFoundError:
-        own = "unknown"
-    return {"leanformer": own, "timm": version("timm"), "torch": torch.__version__}
+    return {"leanformer": __version__, "timm": timm.__version__, "torch": torch.__version__}

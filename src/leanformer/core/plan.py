@@ -15,7 +15,7 @@ from .card import card_of, set_card
 from .inputs import input_of
 from .method import Build, Fusible, Method
 from .optimised import plain_of
-from .reduce import LeavesGrid, NeedsGrid
+from .reduce import LeavesGrid, NeedsGrid, refuse_maps
 
 FUSE_TOLERANCE = 1e-9
 
@@ -47,6 +47,7 @@ def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
         _swap(new, plan, seed)
     set_card(new, card.replace(methods=tuple(sorted((*card.methods, *methods), key=repr)), claims=claims))
     _check_tokens(new)
+    refuse_maps(new)
     return new.train(model.training)
 
 
@@ -100,6 +101,7 @@ def with_options(model: nn.Module, **options: Any) -> nn.Module:
         methods.append(changed)
         if mine:
             _swap(new, changed.swaps(new), seed=0)
+            refuse_maps(new)
     if left:
         known = sorted(set().union(*(m.runtime for m in card.methods))) if card.methods else []
         raise ValueError(

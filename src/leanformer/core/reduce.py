@@ -7,6 +7,7 @@
 B batch, N tokens that come in (without the prefix), M that leave, P patches of the image.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
@@ -63,6 +64,48 @@ class Decision(Protocol):
     def margin(self, *inputs: Any) -> Tensor:
         """The gap (B,) between what was just taken and what just was not, relative to the size of the scores."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class NoMaps:
+    """Stands in for `forward_intermediates` on a model whose tokens fill no plane any more, and refuses.
+
+    It is an attribute of the one model: the model's class stays the backbone's own, and copies, pickles and state
+    dicts are what they would be without it. It holds no reference to the model.
+    """
+
+    reducer: str
+    """The module that leaves the plane first, as messages call it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            f"forward_intermediates gives maps of patches, but {self.reducer} drops, merges or mixes tokens; collect "
+            "tokens with leanformer.core.taps(model, paths), and what they stand for with leanformer.core.traced"
+        )
+
+
+def refuse_maps(model: nn.Module) -> None:
+    """Make `forward_intermediates` refuse on a model whose slots move tokens, and work again on one where none does.
+
+    Args:
+        model: a model with blocks, which is changed in place.
+
+    >>> import leanformer as lf
+    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
+    >>> model.forward_intermediates(torch.zeros(2, 3, 32, 32))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: forward_intermediates gives maps of patches, but blocks.1.mix (Reorganise) drops, merges or mixes ...
+    """
+    vars(model).pop("forward_intermediates", None)
+    moving = (
+        f"{path}.{slot} ({type(getattr(block, slot)).__name__})"
+        for path, block in blocks_of(model).items()
+        for slot in block.slots
+        if isinstance(getattr(block, slot), LeavesGrid) and getattr(block, slot).leaves_grid
+    )
+    first = next(moving, None)
+    if first is not None and hasattr(model, "forward_intermediates"):
+        model.forward_intermediates = NoMaps(first)  # type: ignore[assignment]
 
 
 def reducers(model: nn.Module) -> dict[str, Reducer]:

@@ -9,16 +9,16 @@ from pathlib import Path
 from torch import nn
 
 from ..core.files import check_file
-from .aoti import AOTI
-from .aoti import to_aoti as aoti
-from .executorch import EXECUTORCH
-from .executorch import to_executorch as executorch
-from .onnx import ONNX, OPSET
-from .onnx import to_onnx as onnx
-from .openvino import OPENVINO
-from .openvino import to_openvino as openvino
+from .aoti_export import AOTI
+from .aoti_export import to_aoti as aoti
+from .executorch_export import EXECUTORCH
+from .executorch_export import to_executorch as executorch
+from .onnx_export import ONNX, OPSET
+from .onnx_export import to_onnx as onnx
+from .openvino_export import OPENVINO
+from .openvino_export import to_openvino as openvino
 from .parity import Drift, Parity
-from .quantise import quantise
+from .quantisation import quantise
 from .source import Exported, Unfused
 from .target import Run, Target
 from .torch_export import TORCH

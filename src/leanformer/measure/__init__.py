@@ -3,7 +3,6 @@
 from .bench import Comparison, Measured, compare
 from .budget import keep_rate_for
 from .components import COMPONENTS, Profile, Profiles, profile
-from .console import as_text, console
 from .counting import Count, count, count_modules
 from .description import Description, describe
 from .load_by_others import LoadByOthers
@@ -22,6 +21,7 @@ from .results import (
     rows_to_resume,
     write_result,
 )
+from .terminal import as_text, console
 from .timing import (
     Clock,
     Timing,

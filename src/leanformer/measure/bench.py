@@ -18,13 +18,13 @@ from torch import nn
 
 from ..core import card_of, input_of
 from .comparison_table import comparison_table
-from .console import as_text, console
 from .counting import count
 from .energy import joules
 from .load_by_others import LoadByOthers, load_message
 from .rates import matrix_peak
 from .results import record, write_result
 from .runtimes import Open, Runtimes
+from .terminal import as_text, console
 from .timing import Call, Timing, capture, interleave, relocate
 
 OPTIMISED = "optimised"

@@ -24,9 +24,9 @@ def keep_rate_for(model: nn.Module, macs: float, img_size: int | tuple[int, int]
         img_size: of the image; by default the model's own.
 
     >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("deit_small_patch16_224"), lf.EViT())
-    >>> keep_rate_for(model, macs=4.6e9, img_size=288)
-    0.61
+    >>> model = lf.apply(lf.create("deit_tiny_patch16_224", depth=4), lf.EViT())
+    >>> keep_rate_for(model, macs=0.6e9, img_size=288)
+    0.76
     """
     twin = copy.deepcopy(model).to("meta")
     if img_size is not None:

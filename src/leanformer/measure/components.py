@@ -17,8 +17,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..core import Block, Branch, Reducer, blocks_of, card_of, input_of
-from .console import as_text, console
 from .results import record, write_result
+from .terminal import as_text, console
 from .timing import Call, Timing, interleave, prepare
 
 COMPONENTS = ("patch embedding", "token mixer", "FFN", "norms", "token reduction", "head")

@@ -9,8 +9,8 @@ from rich.table import Table
 from torch import nn
 
 from ..core import Fusible, blocks_of, card_of, fold, input_of, plain_of
-from .console import as_text
 from .counting import Count, count_modules
+from .terminal import as_text
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ def extended(model: nn.Module, **arguments: Any) -> nn.Module:
         model: A backbone without methods.
         arguments: What is new, such as distilled=True for an LV-ViT.
 
+    >>> import torch
     >>> small = create("lvvit", img_size=32, embed_dim=16, depth=1, num_heads=1)
     >>> new = extended(small, distilled=True)
     >>> torch.equal(new.cls_token, small.cls_token), new.num_prefix_tokens

@@ -20,7 +20,7 @@ from ..core import apply, calibrate, card_json, fold, fuse, save, write_atomical
 from ..data.samples import sample_images
 from ..data.sources import Arrays, Data, Files
 from ..train import Recipe, Result, fit
-from ..train.evaluate import evaluate
+from ..train.evaluation import evaluate
 from ..train.finetune import finetune
 from .clock import Clock
 from .cost import Costs, calibrate_scale, measure_costs

@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..core import card_of, set_card
-from ..measure.console import as_text
+from ..measure.terminal import as_text
 from .compiled import Compiled, Graph
 
 

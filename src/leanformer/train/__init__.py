@@ -3,7 +3,7 @@
 from ..data.label_maps import LabelMaps, TokenLabelled, with_places, write_label_maps
 from ..data.sources import Arrays, Files, open_data
 from .engine import fit
-from .evaluate import Evaluation, evaluate
+from .evaluation import Evaluation, evaluate
 from .objectives import (
     CrossEntropy,
     DistillationToken,
@@ -13,7 +13,7 @@ from .objectives import (
     SoftDistillation,
     parse_objective,
 )
-from .profile import profile
+from .profiling import profile
 from .recipe import Recipe, plain
 from .result import Result
 from .runs import Settings, read_run

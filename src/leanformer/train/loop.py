@@ -23,7 +23,7 @@ from ..data.loader import Batch, Plan, augment_of, training_batches
 from ..data.mixing import Mixing
 from ..data.sources import Arrays, Data
 from .checkpoint import write_checkpoint
-from .evaluate import Evaluation, measure
+from .evaluation import Evaluation, measure
 from .journal import Journal
 from .learner import Learner, Teachers, set_drop_path
 from .ledger import Ledger, check_finite

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..core import save
-from .evaluate import Evaluation
+from .evaluation import Evaluation
 from .runs import write_json
 
 

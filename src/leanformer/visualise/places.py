@@ -64,6 +64,7 @@ def channels_last(x: Tensor, block: Block) -> Tensor:
 def watching(model: nn.Module) -> Iterator[Watch]:
     """Within the context, a forward pass of the model leaves its blocks' features, and where their tokens lay.
 
+    >>> import torch
     >>> import leanformer as lf
     >>> model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
     >>> with watching(model) as watch:

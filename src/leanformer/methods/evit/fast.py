@@ -19,6 +19,7 @@ from .reorganise import Choose
 class ClassRowAttention(nn.Module):
     """timm's attention with another way to its output and the class row: both from one kernel.
 
+    >>> import torch
     >>> y, row = ClassRowAttention(Attention(64, num_heads=2)).eval().attend_with_class_row(torch.randn(4, 10, 64))
     >>> y.shape, row.shape
     (torch.Size([4, 10, 64]), torch.Size([4, 10]))
@@ -104,6 +105,7 @@ def in_one_pass(block: Any) -> Any:
 class ChooseByCounting(Choose):
     """The indices of the highest scores, each one's rank found by counting those ahead of it.
 
+    >>> import torch
     >>> ChooseByCounting()(torch.tensor([[0.1, 0.7, 0.2]]), 2)
     tensor([[1, 2]])
     """

@@ -51,6 +51,7 @@ def keep_rate_at(epoch: float, target: float, start_epoch: float, shrink_epochs:
 class Reorganise(Branch):
     """An attention branch that lets only the attentive tokens through; the rest leave as one fused token.
 
+    >>> import torch
     >>> branch = Branch(nn.LayerNorm(8), Attention(8, num_heads=2))
     >>> Reorganise(**branch.parts(), prefix=1, keep_rate=0.5)(torch.randn(2, 11, 8)).shape
     torch.Size([2, 7, 8])
@@ -122,6 +123,7 @@ class EViT(Method, name="evit"):
     trained backbone this is the paper's training with an oracle; `EViT.finetune` holds the rate from the start. Scores
     are taken before attention dropout, which the published code takes after it; in evaluation that is the same.
 
+    >>> import torch
     >>> import leanformer as lf
     >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
     >>> lean(torch.zeros(1, 3, 224, 224)).shape

@@ -13,6 +13,7 @@ from .slimming import FusedSlimming, Slimming
 class OnePassSlimming(Slimming):
     """Fused token slimming whose weights are never written: two products and one pass behind the bare norm.
 
+    >>> import torch
     >>> from leanformer.methods.sit.slimming import TokenSlimming
     >>> fused, x = TokenSlimming(8, tokens=4, prefix=1).fused(), torch.randn(2, 17, 8)
     >>> torch.allclose(OnePassSlimming(fused)(x), fused(x), atol=1e-5)

@@ -73,6 +73,7 @@ def idle_ratio_of(title: str) -> float:
 class TokenNormMixer(MlpMixer):
     """MLP-Mixer whose token mixers normalise each channel over the tokens.
 
+    >>> import torch
     >>> TokenNormMixer(img_size=32, patch_size=8, num_blocks=1, embed_dim=16)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
