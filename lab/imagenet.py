@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import leanformer as lf
+from leanformer.core import input_of
 from leanformer.data import Arrays, EvaluationView, open_data
 from leanformer.measure import choose, commit, console, count, record, write_result
 from leanformer.search.plan import Plan
@@ -189,7 +190,7 @@ def unlabelled(data: str, images: int | None) -> Arrays:
 def answers_of(model: nn.Module, data: Arrays) -> Tensor:
     """The model's logits for all images of a data set, seen at its own size."""
     like = next(model.parameters())
-    view = EvaluationView(lf.core.input_of(model))
+    view = EvaluationView(input_of(model))
     batch = 256 if like.device.type == "cuda" else 16
     parts = data.images.split(batch)
     with torch.autocast(like.device.type, torch.bfloat16, enabled=like.device.type == "cuda"):

@@ -89,7 +89,7 @@ def run(output: Path, epochs: int, lean_epochs: int, seed: int) -> None:
 
 def digits() -> tuple[Split, Split]:
     """1797 handwritten digits as uint8 (n, 3, 8, 8) with labels: three quarters to train on, the rest to test."""
-    with (files(__package__) / "digits.npz").open("rb") as file, np.load(file) as found:
+    with (files("leanformer.cli") / "digits.npz").open("rb") as file, np.load(file) as found:
         grey, labels = torch.from_numpy(found["images"]), torch.from_numpy(found["labels"]).long()
     images = (grey.float() * 255 / 16).to(torch.uint8)[:, None].expand(-1, 3, -1, -1).contiguous()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
