@@ -8,6 +8,7 @@ n images, C channels of the feature.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,28 +93,53 @@ def extract_features(
     >>> extract_features(model, (images, labels), device="cpu").vectors.shape
     torch.Size([6, 8])
     """
-    start, opened = time.perf_counter(), open_data(data, split)
+    opened = open_data(data, split)
     check_labelled(opened)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model = plain_of(model).to(where)
     check_channels(model, opened)
     config = {**input_of(model), **({} if crop is None else {"crop_pct": crop})}
-    batches = evaluation_batches(opened, config, where, batch_size or default_batch(where), worker_count(workers))
-    run: Callable[[nn.Module, Tensor], Tensor] = torch.compile(feature_of) if compile else feature_of
-    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    found, was_training = [], model.training
+    read: Callable[[nn.Module, Tensor], Tensor] = torch.compile(feature_of) if compile else feature_of
+    was_training = model.training
     model.eval()
-    with torch.autocast(where.type, types.get(precision, torch.bfloat16), enabled=precision in types):
-        for images, labels, names in batches:
-            good = labels >= 0  # (b,)
-            found.append((run(model, images).float()[good], labels[good]))
-            for name in names:
-                opened.damage.add(name)
+    found = collect(partial(read, model), opened, config, where, batch_size, precision, workers)
     model.train(was_training)
+    return found
+
+
+@torch.no_grad()
+def collect(
+    read: Callable[[Tensor], Tensor],
+    data: Data,
+    config: dict[str, Any],
+    device: torch.device,
+    batch_size: int | None,
+    precision: str = "no",
+    workers: int | None = None,
+) -> Features:
+    """The features of a whole data set.
+
+    Args:
+        read: Images (B, C, H, W) → features (B, C).
+        data: A labelled data set.
+        config: What `core.input_of` gives of the model.
+        device: Where the model is.
+        batch_size: Images at a time; None: as many as suit the device.
+        precision: no, bf16 or fp16.
+        workers: Processes that read files; None: as many as there are cores.
+    """
+    start, found, size = time.perf_counter(), [], batch_size or default_batch(device)
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
+        for images, labels, names in evaluation_batches(data, config, device, size, worker_count(workers)):
+            good = labels >= 0  # (b,)
+            found.append((read(images).float()[good], labels[good]))
+            for name in names:
+                data.damage.add(name)
     if not any(len(part) for _, part in found):
-        raise ValueError(f"none of the images of {opened.name} can be read")
+        raise ValueError(f"none of the images of {data.name} can be read")
     vectors, labels = (torch.cat(parts) for parts in zip(*found))  # (n, C), (n,)
-    return Features(vectors, labels, opened.classes, opened.damage.count, time.perf_counter() - start)
+    return Features(vectors, labels, data.classes, data.damage.count, time.perf_counter() - start)
 
 
 def check_apart(known: Data, asked: Data) -> None:
