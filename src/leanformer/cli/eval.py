@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .checks import at_least, open_device, output_files, share
 from .common import Apply, Model, Set, open_model
+from .eval_features import judge_features
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,9 +34,14 @@ def eval_(
     workers: int | None = None,
     confusions: int = 10,
     per_class: bool = False,
+    knn: int | None = None,
+    linear: bool = False,
+    train_split: str = "train",
     output: Path | None = None,
 ) -> None:
     """Top-1, top-5, confused pairs and accuracy by class; size, crop and normalisation are the model's own.
+
+    With --knn or --linear the features before the head are judged, of any model, with a head or without one.
 
     Example: leanformer eval lean.safetensors --data imagenet/
 
@@ -57,19 +63,27 @@ def eval_(
         workers: Processes that read image files; by default as many as there are cores.
         confusions: How many pairs of confused classes to show.
         per_class: Show all classes, the worst first.
+        knn: Judge the features by so many nearest neighbours among the training images, 20 as a rule, instead of the
+            head.
+        linear: Judge the features by a linear classifier trained on them, its learning rate found by a sweep.
+        train_split: The part of the data that --knn and --linear learn from.
         output: A JSON file for the figures.
     """
     from ..measure import record, write_result
     from ..measure.terminal import console
     from ..train import evaluate
 
-    at_least(1, batch_size=batch_size)
+    at_least(1, batch_size=batch_size, knn=knn)
     at_least(0, workers=workers, confusions=confusions)
     share(crop=crop)
     output_files(output)
     where = str(open_device(device))
     opened = open_model(model, methods, checkpoint, arguments)
     forms = {"": opened, "fp8": _in_fp8(opened)} if fp8 else {"": opened}
+    if knn is not None or linear:
+        how = {"batch_size": batch_size, "device": where, "precision": precision, "compile": compile,
+               "workers": workers, "crop": crop}  # fmt: skip
+        return judge_features(model, forms, data, (train_split, split), knn, linear, output, methods, how)
     results = {
         form: evaluate(each, data, split=split, batch_size=batch_size, device=where, precision=precision,
                        compile=compile, workers=workers, crop=crop)

@@ -4,7 +4,7 @@ A step runs the student once and every teacher once; an objective says beforehan
 (`student_taps`, `teacher_taps`: module paths), and finds them in the step.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +54,30 @@ class Objective(nn.Module):
     def data_form(self, data: Any, seed: int) -> Any:
         """The training images with the targets that the objective reads; by default as they are."""
         return data
+
+    def crops(self, recipe: Any, config: dict[str, Any]) -> Sequence[tuple[Any, tuple[int, int]]]:
+        """How each of several crops of an image is augmented, and its size; by default an image is seen once."""
+        return ()
+
+    def answer(self, student: Callable[[Any], Any], images: Any) -> Any:
+        """What the student says to a batch: images, or a tuple of crops where `crops` asks for them."""
+        return student(images)
+
+    def advance(self, update: int, total: int, updates_per_epoch: int, groups: list[dict[str, Any]]) -> None:
+        """Set what changes during training, before each update; `groups` are the optimizer's."""
+
+    def average(self, student: nn.Module) -> Any:
+        """A moving average of the student that the objective keeps itself; None: the recipe decides."""
+        return None
+
+    def notices(self) -> list[str]:
+        """What the log should say about the updates since the last time it was asked."""
+        return []
+
+    judge: Callable[..., Any] | None = None
+    """How a model is evaluated, called as `train.evaluate.measure` is; None: by the answers of its classifier."""
+    decays_vectors = True
+    """Whether vectors among the objective's own parameters (biases, norms) have weight decay."""
 
     def student_taps(self) -> frozenset[str]:
         """Paths of the student's modules whose outputs the objective reads."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from .augment import Augment
+from .crops import PictureCrops, array_crops
 from .draws import host_state, key_of, seed_all, set_host_state
 from .options import Augmentation
 from .pictures import AugmentationError, PictureAugment, Size
@@ -93,6 +94,8 @@ class Batch:
     damaged: tuple[str, ...] = ()
     views: dict[Size, Tensor] = field(default_factory=dict)
     """The same images in other sizes, for teachers, by (height, width)."""
+    crops: tuple[Tensor, ...] = ()
+    """Several crops of each image, each with draws of its own, where an objective asks for them."""
 
 
 def training_batches(
@@ -106,6 +109,7 @@ def training_batches(
     workers: int | None,
     quick: bool = False,
     sizes: Sequence[Size] = (),
+    crops: Sequence[tuple[Augmentation, Size]] = (),
 ) -> Iterator[Batch]:
     """The micro-batches of updates `start` to `stop`, in order.
 
@@ -121,7 +125,11 @@ def training_batches(
         quick: Compile what is done to images on the device: the hundred small steps of an augmentation become a few
             kernels. RandAugment's choices stay as they are.
         sizes: Further sizes (height, width) that the same views are wanted in.
+        crops: Instead of one view of an image, these crops of it: how each is augmented, and its size.
     """
+    if crops:
+        made = _crops(data, plan, crops, config, device, start, stop, worker_count(workers))
+        return (Batch(images[0], labels, damaged, crops=tuple(images)) for images, labels, damaged in made)
     if isinstance(data, Arrays):
         augment = augment_of(recipe, config, half=quick and recipe.auto_augment is None)
         return _from_arrays(data.to(device), plan, [augment, *(replace(augment, size=s) for s in sizes)], start, stop)
@@ -157,6 +165,28 @@ def _from_arrays(data: Arrays, plan: Plan, augments: list[Augment], start: int, 
             images = first(pixels, positions, key)  # before the views, so that it does not depend on them
             views = {size: view(pixels, positions, key) for size, view in zip(sizes, more)}
             yield Batch(images, data.labels[indices], views=views)
+
+
+def _crops(
+    data: Data,
+    plan: Plan,
+    crops: Sequence[tuple[Augmentation, Size]],
+    config: dict[str, Any],
+    device: torch.device,
+    start: int,
+    stop: int,
+    workers: int,
+) -> Iterator[tuple[list[Tensor], Tensor, tuple[str, ...]]]:
+    """Batches of several crops an image, each crop with draws of its own."""
+    channels = config["input_size"][0]
+    configs = [{**config, "input_size": (channels, *size)} for _, size in crops]
+    if isinstance(data, Arrays):
+        seeds = [plan.seed, *(key_of(plan.seed, "crop", index) for index in range(1, len(crops)))]
+        augments = [augment_of(recipe, config) for (recipe, _), config in zip(crops, configs)]
+        return array_crops(data.to(device), plan, augments, seeds, start, stop)
+    pictures = PictureCrops([PictureAugment(recipe, config) for (recipe, _), config in zip(crops, configs)])
+    read = _from_files if isinstance(data, Files) else _from_stream
+    return read(data, plan, pictures, device, start, stop, workers)  # type: ignore[arg-type]
 
 
 class _Seeded(Dataset):

@@ -208,6 +208,18 @@ def check_labelled(data: Data) -> None:
         )
 
 
+def check_channels(model: nn.Module, data: Data) -> None:
+    """Refuse images that have not as many channels as the model takes.
+
+    Args:
+        model: The model that is shown the images.
+        data: A data set.
+    """
+    channels, given = input_of(model)["input_size"][0], data.images.shape[1] if isinstance(data, Arrays) else 3
+    if channels != given:
+        raise ValueError(f"the images of {data.name} have {given} channels, but the model takes {channels}")
+
+
 def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:
     """Refuse a data set whose classes are not those of the model's head or of the other split, or other channels.
 
@@ -216,9 +228,7 @@ def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:
         data: A data set; one without labels has no classes that could be wrong.
         other: The other split of it.
     """
-    channels, given = input_of(model)["input_size"][0], data.images.shape[1] if isinstance(data, Arrays) else 3
-    if channels != given:
-        raise ValueError(f"the images of {data.name} have {given} channels, but the model takes {channels}")
+    check_channels(model, data)
     if not data.labelled:
         return
     head = getattr(model, "num_classes", None)

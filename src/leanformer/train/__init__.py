@@ -4,6 +4,8 @@ from ..data.label_maps import LabelMaps, TokenLabelled, with_places, write_label
 from ..data.sources import Arrays, Files, open_data
 from .engine import fit
 from .evaluation import Evaluation, evaluate
+from .features import Features, extract_features
+from .neighbours import Judgement, knn_accuracy
 from .objectives import (
     CrossEntropy,
     DistillationToken,
@@ -13,6 +15,7 @@ from .objectives import (
     SoftDistillation,
     parse_objective,
 )
+from .probe import Probe, linear_probe
 from .profiling import profile
 from .recipe import Recipe, plain
 from .result import Result
@@ -26,9 +29,12 @@ __all__ = [
     "DistillationToken",
     "Evaluation",
     "FeatureDistillation",
+    "Features",
     "Files",
     "HardDistillation",
+    "Judgement",
     "LabelMaps",
+    "Probe",
     "Recipe",
     "RelationDistillation",
     "Result",
@@ -37,7 +43,10 @@ __all__ = [
     "TokenLabelled",
     "TokenLabels",
     "evaluate",
+    "extract_features",
     "fit",
+    "knn_accuracy",
+    "linear_probe",
     "open_data",
     "parse_objective",
     "plain",

@@ -1,6 +1,8 @@
 """fit: one loop for every model, method and objective, from one CPU to many accelerators."""
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +66,60 @@ def fit(
     if resume and folder is None:
         raise ValueError("resume needs the run's folder: give output")
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
-    accelerator = accelerator_for(settings, folder)
-    with hold(folder, resume, accelerator) as held:
+
+    def prepare() -> Job:
         train_data, val_data = _open(model, data, val, settings, recipe)
         chosen = choose_objective(objective, model, teachers, recipe.objective, train_data)
-        teachers = in_their_roles(chosen, teachers)
-        check_teachers(chosen, teachers, model)
+        known = in_their_roles(chosen, teachers)
+        check_teachers(chosen, known, model)
+        named = objective if isinstance(objective, str) else repr(objective) if objective else recipe.objective
+        return Job(train_data, val_data, chosen, named, source_names(data, val), known)
+
+    return carry_out(model, recipe, settings, folder, resume, prepare)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run learns: from which images, by which objective, with which teachers."""
+
+    data: Data
+    val: Data | None
+    objective: Objective
+    named: str
+    """The objective as the run folder writes it down."""
+    sources: dict[str, str]
+    """The names of the data, as the run folder writes them down."""
+    teachers: dict[str, nn.Module] = field(default_factory=dict)
+
+
+def carry_out(
+    model: nn.Module,
+    recipe: Recipe,
+    settings: Settings,
+    folder: Path | None,
+    resume: bool,
+    prepare: Callable[[], Job],
+) -> Result:
+    """Train from the first update to the last, or from where the run in the folder stopped.
+
+    Args:
+        model: The student, changed itself.
+        recipe: All that decides the numbers of the run but model, teacher and data.
+        settings: How the run is carried out.
+        folder: The run folder; None: nothing is written.
+        resume: Let a run found there go on.
+        prepare: Opens the data and makes the objective; what it refuses leaves no run folder behind.
+    """
+    accelerator = accelerator_for(settings, folder)
+    with hold(folder, resume, accelerator) as held:
+        job = prepare()
         if held.state is None and folder is not None and accelerator.is_main_process:
-            named = objective if isinstance(objective, str) else repr(objective) if objective else recipe.objective
-            plain = {name: t.model if isinstance(t, Annotator) else t for name, t in teachers.items()}
-            start_run(folder, model, plain, recipe, settings, _names(data, val), named)
+            plain = {name: t.model if isinstance(t, Annotator) else t for name, t in job.teachers.items()}
+            start_run(folder, model, plain, recipe, settings, job.sources, job.named)
         fresh = held.state is None
-        run = Run(model, recipe, settings, train_data, val_data, teachers, chosen, folder, accelerator, fresh)
+        run = Run(
+            model, recipe, settings, job.data, job.val, job.teachers, job.objective, folder, accelerator, fresh
+        )  # fmt: skip
         held.run = run
         if held.state is not None:
             restore(run, held.state)
@@ -104,7 +148,7 @@ def _open(model: nn.Module, data: Source, val: Source | None, settings: Settings
     return train_data, val_data
 
 
-def _names(data: Source, val: Source | None) -> dict[str, str]:
+def source_names(data: Source, val: Source | None) -> dict[str, str]:
     """The data sources as `--resume` can open them again; tensors have no name."""
     return {
         key: os.path.abspath(source) if os.path.exists(source) else str(source)

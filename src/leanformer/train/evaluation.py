@@ -127,7 +127,8 @@ def measure(
     start = time.perf_counter()
     types = {"bf16": torch.bfloat16, "fp16": torch.float16}
     with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
-        for images, labels, names in _batches(data, config, device, size, worker_count(workers), process, processes):
+        shares = size, worker_count(workers), process, processes
+        for images, labels, names in evaluation_batches(data, config, device, *shares):
             logits = logits_of(model(images)).float()  # (b, classes)
             if not isinstance(data, Arrays):  # those were looked at before
                 check_labels(labels.clamp_min(0), logits.shape[1], f"{data.name}, in a batch of {len(labels)}")
@@ -182,16 +183,26 @@ def _shares(total: int, batch_size: int, process: int, processes: int) -> Iterat
         yield mine[first : first + size]
 
 
-def _batches(
+def evaluation_batches(
     data: Data,
     config: dict[str, Any],
     device: torch.device,
     batch_size: int,
     workers: int,
-    process: int,
-    processes: int,
+    process: int = 0,
+    processes: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
-    """Images, labels (-1: not to be counted) and names of unreadable images, batch by batch."""
+    """Images, labels (-1: not to be counted) and names of unreadable images, batch by batch.
+
+    Args:
+        data: A labelled data set.
+        config: What `core.input_of` gives of the model that is shown the images.
+        device: Where they are wanted.
+        batch_size: Images at a time.
+        workers: Processes that read files.
+        process: The number of this process, of which each takes its share of the images.
+        processes: How many processes there are.
+    """
     view = EvaluationView(config)
     if isinstance(data, Arrays):
         yield from _from_arrays(data, view, device, batch_size, process, processes)

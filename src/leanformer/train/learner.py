@@ -40,12 +40,12 @@ class Learner(nn.Module):
             self._taps.callback(patches_as_products(student))
 
     def forward(
-        self, images: Tensor, targets: Tensor | None = None, teachers: dict[str, View] | None = None, epoch: float = 0.0
+        self, images: Any, targets: Tensor | None = None, teachers: dict[str, View] | None = None, epoch: float = 0.0
     ) -> Any:
         """The terms of a training step; without targets only the student's answer."""
         learns = targets is not None  # an evaluation is short: compiling for it as well would not pay
         run = self._compiled[0] if self._compiled and self.steady and learns else self.student
-        output = run(images)
+        output = self.objective.answer(run, images) if learns else run(images)
         view = View(output, dict(self._seen))
         self._seen.clear()
         if not learns or teachers is None:

@@ -28,7 +28,7 @@ from .journal import Journal
 from .learner import Learner, Teachers, set_drop_path
 from .ledger import Ledger, check_finite
 from .optimise import Rates, make_average, make_optimizer, parameter_groups
-from .parallel import accelerator_for, filled, shard, whole_state, without_sync
+from .parallel import accelerator_for, filled, spread, whole_state, without_sync
 from .recipe import Recipe
 from .result import Result
 from .runs import Settings
@@ -88,27 +88,20 @@ class Run:
             module.to(self.device)
         self.start = begin(self, teachers) if self.fresh else None
         self.teachers = Teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
-        self.average = make_average(self.model, recipe)
+        self.average = objective.average(self.model) or make_average(self.model, recipe)
         self.empty = copy.deepcopy(self.model) if settings.shard else None
         several = settings.sync_bn and self.accelerator.num_processes > 1
         self.plain_norms = synchronise(self.model) if several else {}
+        if several:
+            synchronise(objective)  # a model that it keeps beside the student
         self.learner = Learner(self.model, objective, settings.compile)
-        self.wrapped = self._spread()
+        self.wrapped = spread(self.learner, self.average and self.average.module, settings, self.accelerator)
         self.clipped = list(self.wrapped.parameters())  # looked up once: a model has hundreds of modules
         optimizer = make_optimizer(parameter_groups(self.model, objective, recipe), recipe, self.device)
         self.bare_optimizer, self.optimizer = optimizer, self.accelerator.prepare_optimizer(optimizer)
         self.rates = Rates(self.optimizer, recipe, self.plan.updates_per_epoch)  # type: ignore[arg-type]
         for method in self.methods if self.average else ():
             method.advance(self.average.module, math.inf)  # type: ignore[union-attr]
-
-    def _spread(self) -> nn.Module:
-        """The learner, copied to or sharded over the processes."""
-        if not self.settings.shard:
-            return self.accelerator.prepare_model(self.learner)
-        shard(self.learner, self.accelerator)
-        if self.average is not None:
-            shard(self.average.module, self.accelerator)
-        return self.learner
 
     def train(self, notes: Iterable[str] = ()) -> Result:
         """Run the remaining updates, evaluate, save; the notes are logged first."""
@@ -131,7 +124,7 @@ class Run:
     def _updates(self, signals: Signals) -> dict[str, Evaluation]:
         batches = training_batches(
             self.data, self.plan, self.recipe, self.config, self.device, self.update, self.stop, self.settings.workers,
-            self.quick, self.teachers.sizes(),
+            self.quick, self.teachers.sizes(), self.learner.objective.crops(self.recipe, self.config),
         )  # fmt: skip
         evaluations: dict[str, Evaluation] = {}
         every = self.settings.save_every or self.plan.updates_per_epoch
@@ -160,6 +153,8 @@ class Run:
         epoch = self.update / self.plan.updates_per_epoch
         self._set_moment(epoch)
         self.rates.set(self.update)
+        groups, per_epoch = self.bare_optimizer.param_groups, self.plan.updates_per_epoch
+        self.learner.objective.advance(self.update, self.total, per_epoch, groups)
         parts: list[dict[str, Tensor]] = []
         for part in range(self.settings.accumulate):
             batch = next(batches)
@@ -187,7 +182,7 @@ class Run:
             self.accelerator.autocast(),
             contextlib.nullcontext() if last else without_sync(self.accelerator, self.wrapped),
         ):
-            terms = self.wrapped(batch.images, batch.labels, views, epoch)
+            terms = self.wrapped(batch.crops or batch.images, batch.labels, views, epoch)
             share = {name: term / self.settings.accumulate for name, term in terms.items()}
             self.accelerator.backward(torch.stack([term.float() for term in share.values()]).sum())
         return {name: term.detach().float() for name, term in share.items()}
@@ -233,6 +228,8 @@ class Run:
 
     def _log(self) -> None:
         terms = self.ledger.read(self.accelerator)
+        for note in self.learner.objective.notices():
+            self.journal.event(note)
         now = time.perf_counter()
         updates = self.update - getattr(self, "logged_update", self.update - 1)
         speed = updates * self.plan.batch_size / (now - self.logged)
@@ -265,8 +262,8 @@ class Run:
     def measure(self, model: nn.Module) -> Evaluation:
         """The accuracy of a model on the images for validation."""
         assert self.val is not None
-        settings, size = self.settings, self.settings.evaluation_batch_size
-        return measure(
+        settings, size, judge = self.settings, self.settings.evaluation_batch_size, self.learner.objective.judge
+        return (judge or measure)(
             model, self.val, self.config, self.device, size, settings.precision, settings.workers, self.accelerator
         )
 

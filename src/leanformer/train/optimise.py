@@ -26,23 +26,25 @@ def parameter_groups(student: nn.Module, objective: Objective, recipe: Recipe) -
             student, recipe.weight_decay, no_weight_decay_list=no_decay, layer_decay=recipe.layer_decay
         )
     groups = [dict(group) for group in groups if group["params"]]
-    for scale, parameters in _by_rate(objective).items():
-        groups.append({"params": parameters, "weight_decay": recipe.weight_decay, "lr_scale": scale})
+    for (scale, decays), parameters in _by_rate(objective).items():
+        decay = recipe.weight_decay if decays else 0.0
+        groups.append({"params": parameters, "weight_decay": decay, "lr_scale": scale})
     return groups
 
 
-def _by_rate(objective: Objective) -> dict[float, list[nn.Parameter]]:
-    """The objective's parameters by learning-rate factor, each under the innermost objective that owns it."""
-    owner: dict[int, tuple[float, nn.Parameter]] = {}
+def _by_rate(objective: Objective) -> dict[tuple[float, bool], list[nn.Parameter]]:
+    """The objective's parameters by learning-rate factor and whether they decay, as the innermost owner has it."""
+    owner: dict[int, tuple[tuple[float, bool], nn.Parameter]] = {}
     for module in objective.modules():  # from the outside in: the inner one has the last word
         if isinstance(module, Objective):
             scale = float(getattr(module, "learning_rate_scale", 1.0))
             for parameter in module.parameters():
                 if parameter.requires_grad:
-                    owner[id(parameter)] = (scale, parameter)
-    groups: dict[float, list[nn.Parameter]] = {}
-    for scale, parameter in owner.values():
-        groups.setdefault(scale, []).append(parameter)
+                    decays = module.decays_vectors or parameter.ndim > 1
+                    owner[id(parameter)] = ((scale, decays), parameter)
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for kind, parameter in owner.values():
+        groups.setdefault(kind, []).append(parameter)
     return groups
 
 

@@ -54,6 +54,16 @@ def shard(model: nn.Module, accelerator: Accelerator) -> None:
     fully_shard(model, mesh=mesh)
 
 
+def spread(learner: nn.Module, average: nn.Module | None, settings: Settings, accelerator: Accelerator) -> nn.Module:
+    """The learner, copied to or, with the moving average, sharded over the processes."""
+    if not settings.shard:
+        return accelerator.prepare_model(learner)
+    shard(learner, accelerator)
+    if average is not None:
+        shard(average, accelerator)
+    return learner
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Whether a model's parameters are spread over the processes."""
     return isinstance(model, FSDPModule)

@@ -1,0 +1,156 @@
+"""DINO: its loss is that of plain loops, its teacher an average, and a run that was stopped goes on bit for bit."""
+
+import math
+
+import pytest
+import torch
+from helpers import arrays, picture_folder
+from torch import nn
+
+import leanformer as lf
+from leanformer.tasks import dino
+from leanformer.tasks.dino_parts import Head, blur, colours, dino_loss, moved_centre
+
+SMALL = dino.Config(prototypes=16, hidden=12, bottleneck=6, local_crops=2, local_size=8, neighbours=3)
+RECIPE = dino.recipe(epochs=2, batch_size=8, warmup_epochs=0, learning_rate=1e-3)
+
+
+def backbone(*methods: lf.core.Method, **arguments: int) -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 0}
+    return lf.apply(lf.create("vit", **({"dynamic_img_size": True} | sizes | arguments)), *methods)
+
+
+def train(model: nn.Module, config: dino.Config = SMALL, recipe: lf.train.Recipe = RECIPE, **options):
+    options = {"data": arrays(32)[0], "device": "cpu", "quiet": True, "workers": 0, **options}
+    return dino.fit(model, recipe=recipe, dino=config, **options)
+
+
+def test_the_loss_is_that_of_plain_loops_over_pairs_of_crops():
+    generator = torch.Generator().manual_seed(0)
+    student, teacher, centre = (torch.randn(shape, generator=generator, dtype=torch.double)
+                                for shape in ((5, 3, 7), (2, 3, 7), (7,)))  # fmt: skip
+    terms = []
+    for g in range(2):
+        for v in range(5):
+            for b in range(3) if v != g else ():
+                p = [math.exp(float(teacher[g, b, k] - centre[k]) / 0.04) for k in range(7)]
+                q = [math.exp(float(student[v, b, k]) / 0.1) for k in range(7)]
+                terms.append(-sum(p[k] / sum(p) * math.log(q[k] / sum(q)) for k in range(7)))
+    assert dino_loss(student, teacher, centre, 0.1, 0.04).item() == pytest.approx(sum(terms) / len(terms), rel=1e-12)
+
+
+def test_the_centre_moves_towards_the_mean_of_the_teachers_scores():
+    scores = torch.arange(12.0).view(2, 3, 2)
+    assert moved_centre(torch.tensor([1.0, 1.0]), scores, 0.9).tolist() == pytest.approx([0.9 + 0.5, 0.9 + 0.6])
+
+
+def test_prototypes_have_length_one_and_stand_still_while_frozen():
+    head = Head(4, 8, hidden=6, bottleneck=3).double()
+    x = torch.randn(5, 4, dtype=torch.double)
+    assert head(x).abs().max() <= 1
+    head.frozen = True
+    head(x).sum().backward()
+    assert head.prototypes.grad is None
+    before = head(x)
+    head.prototypes.data *= 7
+    assert torch.allclose(head(x), before)
+
+
+def test_blur_keeps_a_plain_picture_and_spreads_a_point():
+    assert torch.allclose(blur(torch.full((2, 3, 8, 8), 0.3), torch.tensor([0.0, 2.0])), torch.tensor(0.3))
+    point = torch.zeros(2, 1, 9, 9)
+    point[:, 0, 4, 4] = 1
+    sharp, soft = blur(point, torch.tensor([0.0, 1.0]))
+    assert torch.equal(sharp, point[0])
+    assert 0.1 < soft.max() < 0.2
+    assert soft.sum().item() == pytest.approx(1, abs=1e-2)
+
+
+def test_solarised_pictures_are_inverted_where_they_are_bright():
+    pixels = torch.tensor([0.2, 0.9]).view(1, 1, 1, 2)
+    assert colours(pixels, 0, 0, 1.0).flatten().tolist() == pytest.approx([0.2, 0.1])
+    assert torch.equal(colours(pixels, 0, 0, 0), pixels)
+
+
+def test_the_teacher_is_the_average_of_the_student_and_has_its_own_statistics():
+    student = backbone(lf.RePa(idle_ratio=0.5))
+    objective = dino.DINO(SMALL)
+    objective.prepare(student)
+    before = {key: value.clone() for key, value in objective.teacher.state_dict().items()}
+    for value in student.state_dict().values():
+        value.add_(1)
+    objective.momentum = 0.75
+    dino.Momentum(objective).update(student, 1)
+    now = objective.teacher.state_dict()
+    statistics = [key for key in now if "running" in key or "tracked" in key]
+    assert statistics
+    assert all(torch.equal(now[key], before[key]) for key in statistics)
+    assert all(torch.allclose(now[key], before[key] + 0.25) for key in now if key not in statistics)
+
+
+def test_the_teachers_batch_norms_learn_statistics_of_global_crops_alone():
+    result = train(backbone(lf.RePa(idle_ratio=0.5)))
+    student, teacher = ({k: v for k, v in m.state_dict().items() if "running" in k} for m in (result.model, result.ema))
+    assert teacher
+    assert all(not torch.equal(student[key], teacher[key]) for key in teacher)
+    tracked = [key for key in result.ema.state_dict() if "num_batches_tracked" in key]
+    assert {int(result.ema.state_dict()[key]) for key in tracked} == {8}
+    assert {int(result.model.state_dict()[key]) for key in tracked} == {16}
+
+
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path):
+    method = lf.RePa(idle_ratio=0.5)
+    whole = train(backbone(method), output=tmp_path / "whole")
+    train(backbone(method), output=tmp_path / "parts", max_updates=3, save_every=1)
+    parts = train(backbone(method), output=tmp_path / "parts", resume=True)
+    assert parts.updates == whole.updates == 8
+    for one, other in ((whole.model, parts.model), (whole.ema, parts.ema)):
+        found, wanted = one.state_dict(), other.state_dict()
+        assert all(torch.equal(found[key], wanted[key]) for key in found)
+    assert lf.load(tmp_path / "parts" / "ema.safetensors").num_classes == 0
+
+
+def test_files_are_learnt_from_and_judged_by_neighbours(tmp_path):
+    result = train(backbone(), data=str(picture_folder(tmp_path / "data")), max_updates=2)
+    assert result.evaluation.images == 32
+    assert result.ema_evaluation.top1 > 60, "the images for validation are in the bank as well"
+
+
+def test_without_labels_every_other_image_of_the_validation_data_is_the_bank():
+    assert train(backbone(), val=arrays(20), max_updates=1).evaluation.images == 10
+
+
+def test_weight_decay_grows_and_spares_vectors():
+    objective, groups = dino.DINO(SMALL), [{"weight_decay": 0.04}, {"weight_decay": 0.0}]
+    objective.prepare(backbone())
+    found = []
+    for update in (0, 50, 100):
+        objective.advance(update, 101, 10, groups)
+        found.append((groups[0]["weight_decay"], groups[1]["weight_decay"], objective.momentum, objective.head.frozen))
+    assert found[0] == pytest.approx((0.04, 0, 0.996, True))
+    assert found[1] == pytest.approx((0.22, 0, 0.998, False))
+    assert found[2] == pytest.approx((0.4, 0, 1, False))
+
+
+def test_a_collapse_is_said_once():
+    objective = dino.DINO(SMALL)
+    objective.prepare(backbone())
+    for _ in range(60):
+        objective._remember(torch.zeros(2, 4, 16), torch.randn(8, 16))
+    assert "collapsed" in objective.notices()[0]
+    assert objective.notices() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ({"num_classes": 4}, {}, "num_classes=0"),
+        ({"dynamic_img_size": False}, {}, "dynamic_img_size=True"),
+        ({}, {"recipe": RECIPE.replace(mixup=0.5)}, "has no mixup"),
+        ({}, {"shard": True}, "leave shard out"),
+    ],
+)
+def test_what_dino_cannot_do_is_refused(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        train(backbone(**arguments), **options)
