@@ -62,7 +62,7 @@ def lean(
         seed: Of shuffles, search and training.
         output: The folder for lean.safetensors, plan.json and report.html.
     """
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..search.make_lean import lean as make_lean
     from ..search.target import Target, seconds_of
 

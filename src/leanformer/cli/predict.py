@@ -84,7 +84,7 @@ def predict(
         address: Of the Ray cluster, for example auto; by default a new one on this machine.
         actors: Copies of the model in the cluster at most.
     """
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..predict import Cluster
     from ..predict import predict as run
 

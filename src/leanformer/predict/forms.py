@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..core import card_json, card_of, classes_of, fuse, input_of
 from ..core.optimised import plain_of
 from ..speed import Optimized, optimize
-from ..train.evaluate import default_batch
+from ..train.evaluation import default_batch
 from ..train.objectives import logits_of
 from ..visualise.names import class_names_of
 from .answers import HALVES, Classification, require_tokens
