@@ -17,8 +17,8 @@ import tyro
 from leanformer.cli.common import open_model
 from leanformer.core import input_of
 from leanformer.measure import record, write_result
-from leanformer.predict import Predictions, Records, open_records
-from leanformer.predict.forms import Settings
+from leanformer.prediction import Predictions, Records, open_records
+from leanformer.prediction.forms import Settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ else:
         __name__,
         recipes="papers.recipes",
         lean="search.make_lean:lean",
+        predict="prediction:predict",
         from_official="papers.official:from_official",
         to_official="papers.official:to_official",
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when i
     from . import data, export, measure, tasks, train, visualise
     from .papers import recipes
     from .papers.official import from_official, to_official
-    from .predict import predict
+    from .prediction import predict
     from .search.make_lean import lean
 
 __all__ = [

@@ -13,7 +13,7 @@ from .common import Apply, Model, Set, open_model
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..predict import Predictions
+    from ..prediction import Predictions
 
 SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
 PRINTED = 100
@@ -85,8 +85,8 @@ def predict(
         actors: Copies of the model in the cluster at most.
     """
     from ..measure.terminal import console
-    from ..predict import Cluster
-    from ..predict import predict as run
+    from ..prediction import Cluster
+    from ..prediction import predict as run
 
     answers = run(
         open_model(model, methods, checkpoint, arguments),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from leanformer.predict.records import Paths
+from leanformer.prediction.records import Paths
 
 
 def picture(index: int) -> Image.Image:

@@ -15,7 +15,7 @@ from helpers import randomise, tiny
 from pictures import same_rows, write_pictures
 
 import leanformer as lf
-from leanformer.predict import parts as parts_module
+from leanformer.prediction import parts as parts_module
 
 parquet = pytest.importorskip("pyarrow.parquet")
 PIXELS = torch.randint(0, 256, (50, 3, 20, 20), generator=torch.Generator().manual_seed(0)).byte()

@@ -129,7 +129,7 @@ def test_folders_are_read_in_natural_order_with_all_below_them_and_nothing_twice
     write_pictures(tmp_path / "a", 2)
     (tmp_path / "b" / "notes.md").write_text("no picture")
     (tmp_path / "b" / "loop").symlink_to(tmp_path)
-    records = lf.predict.open_records(tmp_path)
+    records = lf.prediction.open_records(tmp_path)
     names = [os.path.relpath(records.key(index), tmp_path) for index in range(len(records))]
     assert names == ["a/0.png", "a/1.png", *(f"b/c/{index}.png" for index in range(11))]
 

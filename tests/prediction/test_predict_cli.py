@@ -66,6 +66,6 @@ def test_what_cannot_work_is_one_line(saved, tmp_path, monkeypatch, capsys, opti
 
 def test_without_ray_the_engine_is_refused_with_the_line_that_brings_it(saved, tmp_path, monkeypatch, capsys):
     write_pictures(tmp_path / "photos", 2)
-    monkeypatch.setattr("leanformer.predict.ray_engine.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("leanformer.prediction.ray_engine.importlib.util.find_spec", lambda name: None)
     assert main(["predict", saved, str(tmp_path / "photos"), "--engine", "ray"]) == 2
     assert "pip install 'leanformer[scale]'" in capsys.readouterr().err

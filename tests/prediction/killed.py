@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import leanformer as lf
-from leanformer.predict import parts
+from leanformer.prediction import parts
 
 parts.MOST_ROWS = 64
 

@@ -34,7 +34,7 @@ def test_two_nodes_give_the_rows_of_one_process_even_if_one_of_them_dies(cluster
     paths = [str(path) for path in write_pictures(tmp_path / "photos", 400, bad=(5, 300))]
     torch.set_num_threads(1)
     expected = list(lf.predict(model, paths, embed=True, device="cpu", workers=0))
-    place = lf.predict.Cluster(address=cluster.address, actors=2)
+    place = lf.prediction.Cluster(address=cluster.address, actors=2)
     whole = list(lf.predict(model, paths, embed=True, device="cpu", engine="ray", cluster=place))
     slow = SlowPaths("slow", paths)
     answers, rows = lf.predict(model, slow, embed=True, device="cpu", engine="ray", cluster=place), []
@@ -50,7 +50,7 @@ def test_two_nodes_give_the_rows_of_one_process_even_if_one_of_them_dies(cluster
 def test_a_run_that_ray_began_is_finished_by_one_process(cluster, tmp_path):
     model = randomise(tiny()).eval()
     write_pictures(tmp_path / "photos", 100)
-    place = lf.predict.Cluster(address=cluster.address)
+    place = lf.prediction.Cluster(address=cluster.address)
     lf.predict(model, tmp_path / "photos", device="cpu", engine="ray", cluster=place).save(tmp_path / "v")
     parts = sorted((tmp_path / "v").glob("part-*"))
     assert len(parts) == 1
@@ -60,6 +60,6 @@ def test_a_run_that_ray_began_is_finished_by_one_process(cluster, tmp_path):
 
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
     write_pictures(tmp_path / "photos", 2)
-    place = lf.predict.Cluster(address="127.0.0.1:1")
+    place = lf.prediction.Cluster(address="127.0.0.1:1")
     with pytest.raises(ValueError, match="no Ray cluster answers at"):
         list(lf.predict(tiny(), tmp_path / "photos", device="cpu", engine="ray", cluster=place))
