@@ -39,7 +39,7 @@ def judge_features(
     """
     from ..data.sources import open_data
     from ..measure import record, write_result
-    from ..measure.console import console
+    from ..measure.terminal import console
     from ..train import extract_features, knn_accuracy, linear_probe
     from ..train.features import check_apart
 

@@ -201,7 +201,7 @@ class DINO(Objective):
         workers: int | None = None,
         accelerator: Any = None,
     ) -> Evaluation:
-        """k-NN accuracy of the features, called as `train.evaluate.measure` is; `loss` is that of the votes' shares."""
+        """k-NN accuracy of the features, called as `train.evaluation.measure` is; `loss` is of the votes' shares."""
         start, was_training = time.perf_counter(), model.training
         model.eval()
         test = collect(model, data, config, device, batch_size, precision, workers)
