@@ -14,11 +14,10 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from leanformer.cli.common import open_model
+import leanformer as lf
 from leanformer.core import input_of
 from leanformer.measure import record, write_result
-from leanformer.prediction import Predictions, Records, open_records
-from leanformer.prediction.forms import Settings
+from leanformer.prediction import Predictions, Records, Settings, open_records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +107,12 @@ def predict_million(
         output: A JSON file for the figures.
     """
     settings = Settings(top=1, embed="float16", batch_size=batch_size, device=device, optimized=optimized)
-    answers = _Watched(open_model(model), Repeated(open_records(pack), rows), settings, workers)
+    answers = _Watched(
+        lf.load(model) if model.endswith(".safetensors") else lf.create(model),
+        Repeated(open_records(pack), rows),
+        settings,
+        workers,
+    )
     before = model_rate(answers)
     with tempfile.TemporaryDirectory() as folder:
         report = answers.save(Path(folder) / "vectors")

@@ -61,10 +61,12 @@ def test_a_run_on_shards_resumes_where_it_was(shards, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "package"), [("hfds", "datasets"), ("wds", "webdataset")])
-def test_a_missing_package_is_named(monkeypatch, kind, package):
+def test_a_missing_package_is_named(monkeypatch, tmp_path, kind, package):
+    (tmp_path / "shards").mkdir()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=rf"needs the package {package}; pip install 'leanformer\[data\]'"):
-        lf.train.open_data(f"{kind}/nowhere")
+        lf.train.open_data(f"{kind}/shards")
 
 
 def test_shards_without_the_split_are_refused(shards):

@@ -163,7 +163,9 @@ def test_a_recipe_learns_by_its_papers_losses(name, pictures):
     answers = {r: objective.teacher_form(r, t).eval() for r, t in teachers.items()}
     seen = lf.train.learner.Teachers(answers, objective.teacher_taps(), lf.core.input_of(model))
     images = torch.randn(2, 3, 64, 64)
-    terms = lf.train.learner.Learner(model, objective)(images, torch.tensor([0, 1]), seen(images), 0.0)
+    views = {size: torch.randn(2, 3, *size) for size in seen.sizes()}
+    answered = seen(images, views)
+    terms = lf.train.learner.Learner(model, objective)(images, torch.tensor([0, 1]), answered, 0.0)
     assert set(terms) == LOGGED[name]
 
 

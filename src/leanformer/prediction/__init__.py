@@ -1,6 +1,7 @@
 """Answers and embeddings for a picture, a folder or a billion images: `lf.predict(model, source)`."""
 
 from .answers import Answers, Classification, Field
+from .forms import Settings
 from .predictions import Cluster, Predictions, predict
 from .records import Records
 from .running import Report, ResultBatch
@@ -15,6 +16,7 @@ __all__ = [
     "Records",
     "Report",
     "ResultBatch",
+    "Settings",
     "open_records",
     "predict",
 ]
