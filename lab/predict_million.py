@@ -107,7 +107,8 @@ def predict_million(
         output: A JSON file for the figures.
     """
     settings = Settings(top=1, embed="float16", batch_size=batch_size, device=device, optimized=optimized)
-    answers = _Watched(
+    opened = lf.load(model) if model.endswith(".safetensors") else lf.create(model)
+    answers = _Watched(opened, Repeated(open_records(pack), rows), settings, workers)
         lf.load(model) if model.endswith(".safetensors") else lf.create(model),
         Repeated(open_records(pack), rows),
         settings,
