@@ -109,11 +109,6 @@ def predict_million(
     settings = Settings(top=1, embed="float16", batch_size=batch_size, device=device, optimized=optimized)
     opened = lf.load(model) if model.endswith(".safetensors") else lf.create(model)
     answers = _Watched(opened, Repeated(open_records(pack), rows), settings, workers)
-        lf.load(model) if model.endswith(".safetensors") else lf.create(model),
-        Repeated(open_records(pack), rows),
-        settings,
-        workers,
-    )
     before = model_rate(answers)
     with tempfile.TemporaryDirectory() as folder:
         report = answers.save(Path(folder) / "vectors")

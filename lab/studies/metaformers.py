@@ -6,7 +6,7 @@ PoolFormer-S12 is the teacher. Which token mixer counts for how much: labels alo
 along its paper's road: labels, distillation, the affine, imitation, the teacher's weights. RePa at three ratios, alone
 and with RIFormer.
 
-    leanformer study metaformers --data pack:tiny_imagenet --epochs 20 --teacher-epochs 20 --batch-size 512 \\
+    python -m lab study metaformers --data pack:tiny_imagenet --epochs 20 --teacher-epochs 20 --batch-size 512 \\
         --precision bf16 --compile
 """
 

@@ -1,6 +1,6 @@
 """A ViT-S/16 grown from a trained ViT-Ti/16, trained on, and the same lean students made from it.
 
-    leanformer study vit_small --data pack:tiny_imagenet --checkpoint teacher.safetensors --precision bf16 --compile
+    python -m lab study vit_small --data pack:tiny_imagenet --checkpoint teacher.safetensors --precision bf16 --compile
 
 Its rows beside those of `vit_tiny` show what a method costs a model of four times the size. The checkpoint is that
 study's teacher, so that the grown one starts with what it knows; ImageNet weights of ViT-Ti do as well.
