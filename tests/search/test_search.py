@@ -1,0 +1,139 @@
+"""Plans, their costs and the search, on a tiny ViT with a table of costs made by hand."""
+
+import random
+
+import pytest
+import torch
+from families import backbone
+
+import leanformer as lf
+from leanformer.core import METHODS, input_of
+from leanformer.search.cost import Costs, tokens_by_block
+from leanformer.search.explore import Explorer
+from leanformer.search.judge import Judge
+from leanformer.search.parts import split
+from leanformer.search.plan import Plan, space_of
+from leanformer.search.target import Target, seconds_of
+
+SIZE = (32, 32)
+
+
+def costs_of(space) -> Costs:
+    """A block takes a millisecond a token in each half; reducing takes nothing."""
+    variants = {"mix": ["", "gone"], "ffn": ["", "0.25", "0.5", "0.75"]}
+    parts = {
+        (slot, 0, variant): ([1, 17], [f * 1e-3, f * 17e-3])
+        for slot, names in variants.items()
+        for variant in names
+        for f in [{"": 1.0, "gone": 0.0}.get(variant, 1 - float(variant or 0) if variant not in ("", "gone") else 1.0)]
+    }
+    nothing = ([1, 17], [0.0, 0.0])
+    tokens = {size: [1 + (size[0] // 8) * (size[1] // 8)] * 4 for size in space.sizes}
+    return Costs(
+        parts=parts, overheads=dict.fromkeys(space.acting_on("tokens"), (nothing, nothing)),
+        outside=dict.fromkeys(space.sizes, 0.0), kinds=[0] * 4, tokens=tokens, prefix=1,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def explorer() -> Explorer:
+    teacher = backbone("vit")
+    space = space_of(teacher)
+    pixels = torch.randn(16, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+    def view(size):
+        return torch.nn.functional.interpolate(pixels, size)
+
+    return Explorer(space, costs_of(space), Judge(teacher, space, view), few=8)
+
+
+@pytest.mark.parametrize("name", ["evit", "tome"])
+def test_token_counts_of_a_plan_are_those_that_its_model_has(name):
+    teacher = backbone("vit")
+    plan = Plan.of(SIZE, {name: {1: 0.3, 2: 0.45, 3: 0.2}})
+    model, seen = plan.build(teacher), []
+    for block in model.blocks:
+        block.ffn.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    model(torch.zeros(1, *input_of(model)["input_size"]))
+    assert [behind for _, behind in tokens_by_block(plan, [17] * 4, 1)] == seen
+
+
+def test_a_plan_is_the_same_after_json():
+    plan = Plan.of(SIZE, {"tome": {1: 0.25}, "repa": {0: 0.5, 3: 0.75}})
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_every_plan_of_the_search_keeps_its_budget_and_can_be_built(explorer):
+    whole = explorer.costs.predict(Plan(SIZE))
+    draw = random.Random(0)
+    direction, size = {}, SIZE
+    for _ in range(30):
+        direction, size = explorer.varied((direction, size), (direction, size), draw)
+        plan = explorer.within(0.7 * whole, direction, size)
+        if plan is not None:
+            assert explorer.costs.predict(plan) <= 0.7 * whole
+            plan.build(backbone("vit"))  # no two methods claim one slot
+
+
+def test_the_search_returns_plans_within_the_budget_the_best_first(explorer):
+    whole = explorer.costs.predict(Plan(SIZE))
+    found = explorer.best(whole / 1.5, evaluations=12)
+    assert found
+    assert all(each.seconds <= whole / 1.5 for each in found)
+    assert [each.verdict.loss for each in found] == sorted(each.verdict.loss for each in found)
+
+
+def test_an_unchanged_plan_loses_nothing(explorer):
+    verdict = explorer.judge(Plan(SIZE))
+    assert verdict.loss < 1e-6
+    assert verdict.agreement == 100
+
+
+def test_images_for_choosing_training_and_judging_are_never_the_same():
+    images = torch.arange(100, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 8, 8).contiguous()
+    parts = split((images, torch.zeros(100, dtype=torch.long)), choosing=20, judging=20)
+    seen = [set(part.images[:, 0, 0, 0].tolist()) for part in (parts.choosing, parts.training, parts.judging)]
+    assert sum(map(len, seen)) == len(set().union(*seen)) == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "give one target"),
+        ({"speedup": 2.0, "max_drop": 1.0}, "give one target"),
+        ({"speedup": 0.5}, "1 or more"),
+        ({"speedup": float("nan")}, "1 or more"),
+        ({"latency": 0.0}, "above 0"),
+        ({"max_drop": -1.0}, "0 to 100"),
+    ],
+)
+def test_targets_that_cannot_be_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Target(**given)
+
+
+def test_times_are_read_as_people_write_them():
+    assert seconds_of("1.5ms") == pytest.approx(1.5e-3)
+    assert seconds_of("800us") == pytest.approx(8e-4)
+    with pytest.raises(ValueError, match="no time"):
+        seconds_of("soon")
+
+
+def test_bad_input_is_refused_before_any_work():
+    model = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+    few = torch.zeros(10, 3, 32, 32, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="holds 10 images"):
+        lf.lean(model, few, speedup=2.0, device="cpu")
+    with pytest.raises(ValueError, match="fused already"):
+        lf.lean(lf.fuse(model), few, speedup=2.0, device="cpu")
+    with pytest.raises(ValueError, match="give one of them"):
+        lf.lean(model, few, speedup=2.0, epochs=1, minutes=1.0, device="cpu")
+    with pytest.raises(ValueError, match="unknown runtime"):
+        lf.lean(model, torch.zeros(70, 3, 32, 32, dtype=torch.uint8), speedup=2.0, device="cpu", runtime="zz")
+
+
+def test_every_method_that_offers_choices_says_what_it_acts_on():
+    model = backbone("vit")
+    for name, method in METHODS.items():
+        if method.choices(model) is not None:
+            assert method.acts_on in ("tokens", "ffn", "mixer"), name
