@@ -70,7 +70,7 @@ def test_a_family_is_printed_and_written(capsys: pytest.CaptureFixture[str], tmp
 
 def test_an_unknown_family_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backbones", "resnet"]) == 2
-    assert capsys.readouterr().err.startswith("leanformer: unknown family 'resnet'; known: vision_transformer")
+    assert capsys.readouterr().err.startswith("leanformer: --family: unknown 'resnet'; known: vision_transformer")
 
 
 def test_our_own_names_are_not_taken_for_timms() -> None:

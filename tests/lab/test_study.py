@@ -297,8 +297,8 @@ def test_a_teacher_that_was_trained_otherwise_is_not_taken_for_this_one(pack, tm
     again = [*only, "--output", str(tmp_path / "other.json")]
     assert run(pack, tmp_path, *again, "--teacher-epochs", "2") == 2
     assert "epochs=1, not 2" in capsys.readouterr().err
-    assert run(pack, tmp_path, *again, "--set", "dims=(8,8,16,24)") == 2
-    assert "dims=" in capsys.readouterr().err
+    assert run(pack, tmp_path, *again, "--set", "drop_path_rate=0.1") == 2
+    assert "drop_path_rate" in capsys.readouterr().err
     assert not (tmp_path / "other.json").exists()
     assert run(pack, tmp_path, *again, "--epochs", "2") == 0  # the students' epochs are their own
 

@@ -19,4 +19,6 @@ class SizedAttention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, size: Tensor | None, dropout: float = 0.0) -> Tensor:
         """q, k, v (B, H, N, D) and sizes (B, N), or None where every token stands for itself → (B, H, N, D)."""
         bias = None if size is None else size.log()[:, None, None].to(q.dtype)  # (B, 1, 1, N)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        # an exporter may lay y out otherwise than torch does here: heads joined by a view would then not fit
+        return y.clone(memory_format=torch.contiguous_format) if torch.compiler.is_exporting() else y
