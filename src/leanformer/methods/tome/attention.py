@@ -3,6 +3,7 @@
 B batch, H heads, N tokens, D channels of a head.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
