@@ -1,10 +1,13 @@
 """Plans, their costs and the search, on a tiny ViT with a table of costs made by hand."""
 
+import io
 import random
 
+import numpy as np
 import pytest
 import torch
 from families import backbone
+from PIL import Image
 
 import leanformer as lf
 from leanformer.core import METHODS, input_of
@@ -137,3 +140,35 @@ def test_every_method_that_offers_choices_says_what_it_acts_on():
     for name, method in METHODS.items():
         if method.choices(model) is not None:
             assert method.acts_on in ("tokens", "ffn", "mixer"), name
+
+
+def test_a_pack_without_splits_is_judged_on_a_part_that_is_not_trained_on(tmp_path):
+    pixels = [Image.fromarray(np.full((16, 16, 3), value, np.uint8)) for value in range(0, 200, 2)]
+    files = []
+    for picture in pixels:
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG")
+        files.append(np.frombuffer(buffer.getvalue(), np.uint8))
+    offsets = np.cumsum([0, *map(len, files)])
+    np.savez(tmp_path / "all.npz", jpeg=np.concatenate(files), offsets=offsets, labels=np.zeros(100, np.int16))
+    for source in (f"pack:{tmp_path}/all.npz",):
+        parts = split(source, choosing=20, judging=20)
+        seen = [set(part.images[:, 0, 0, 0].tolist()) for part in (parts.choosing, parts.training, parts.judging)]
+        assert sum(map(len, seen)) == len(set().union(*seen)) == 100
+
+
+def test_a_folder_given_as_a_path_is_judged_on_its_validation_split(tmp_path):
+    for part, count in (("train", 70), ("val", 6)):
+        (tmp_path / part / "cat").mkdir(parents=True)
+        (tmp_path / part / "dog").mkdir(parents=True)
+        for index in range(count):
+            Image.new("RGB", (8, 8)).save(tmp_path / part / ("cat", "dog")[index % 2] / f"{index}.png")
+    assert len(split(tmp_path).judging) == len(split(str(tmp_path)).judging) == 6
+
+
+def test_classes_that_are_not_the_models_are_refused_before_any_work(tmp_path):
+    model = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+    images, labels = torch.zeros(80, 3, 32, 32, dtype=torch.uint8), torch.arange(80) % 7
+    with pytest.raises(ValueError, match="classes"):
+        lf.lean(model, (images, labels), speedup=2.0, device="cpu", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -144,3 +144,19 @@ class Stream:
 
 
 Data = Arrays | Files | Stream
+
+
+def same_images(one: Data, other: Data) -> bool:
+    """Whether two data sets hold the very same images: the same arrays, or files of the same folder.
+
+    Args:
+        one: A data set.
+        other: Another one, or the same opened again under another split's name.
+
+    >>> pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    >>> same_images(Arrays.unlabelled(pixels), Arrays.unlabelled(pixels.clone()))
+    True
+    """
+    if isinstance(one, Arrays) and isinstance(other, Arrays):
+        return one.images.shape == other.images.shape and torch.equal(one.images, other.images)
+    return one is other or (isinstance(one, Files) and isinstance(other, Files) and one.name == other.name)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..core import apply, calibrate, card_json, fold, fuse, save, write_atomically
 from ..data.samples import sample_images
-from ..data.sources import Arrays, Data, Files
+from ..data.sources import Data
+from ..speed import chip_name
 from ..train import Recipe, Result, fit
 from ..train.evaluation import evaluate
 from ..train.finetune import finetune
@@ -99,7 +99,7 @@ class Job:
             "weights": f"{weights:.9e}",
             "data": [[part.name, len(part)] for part in (self.parts.choosing, self.parts.training, self.parts.judging)],
             "target": dataclasses.asdict(options.target),
-            "place": [_chip(place.device), place.batch, str(place.dtype), options.runtime],
+            "place": [chip_name(place.device), place.batch, str(place.dtype), options.runtime],
             "search": [list(options.methods or ()), options.sizes, options.evaluations, options.seed],
         }  # fmt: skip
 
@@ -151,8 +151,7 @@ class Job:
         teacher = self.teacher.to(place.device)
 
         def images(size: tuple[int, int]) -> Tensor:
-            model = teacher if size == self.space.sizes[0] else Plan(size).build(self.teacher)
-            return sample_images(model, self.parts.choosing, len(self.parts.choosing), seed=self.options.seed)
+            return self._view(Plan(size).build(self.teacher))
 
         return Judge(teacher, self.space, images)
 
@@ -233,13 +232,12 @@ class Job:
         if not plan.shares and plan.size == self.space.sizes[0]:
             return student
         if not self.options.train:
-            images = sample_images(student, self.parts.choosing, len(self.parts.choosing), seed=self.options.seed)
-            return calibrate(student, apply(self._at_size(plan)), images)
+            return calibrate(student, Plan(plan.size).build(self.teacher), self._view(student))
         self.said("distilling")
-        training, recipe = self.parts.training, self._recipe(len(self.parts.training))
-        if self.options.minutes is not None:
-            training, recipe = self._within_minutes(student, self.options.minutes)
+        training, recipe = self._affordable(student)
         result = self._fit(student, training, recipe, folder=None if self.folder is None else self.folder / "train")
+        if not result.finished:
+            raise KeyboardInterrupt  # what is trained so far lies in the folder, and the same call goes on from there
         self.record["start"] = result.start
         return (result.ema if result.ema is not None else result.model).eval()
 
@@ -258,8 +256,9 @@ class Job:
         """A few of the user's own images, as the lean model sees them."""
         return sample_images(model, self.parts.judging, 4, split="val", seed=self.options.seed)
 
-    def _at_size(self, plan: Plan) -> nn.Module:
-        return self.teacher if plan.size == self.space.sizes[0] else Plan(plan.size).build(self.teacher)
+    def _view(self, model: nn.Module) -> Tensor:
+        """The images for choosing, as a model of this size sees them."""
+        return sample_images(model, self.parts.choosing, len(self.parts.choosing), seed=self.options.seed)
 
     def _recipe(self, images: int) -> Recipe:
         """Soft answers on mixtures of images at a low rate: what kept most of a ViT on unlabelled photographs."""
@@ -272,19 +271,25 @@ class Job:
             label_smoothing=0.0, warmup_epochs=min(1, epochs / 5),
         )  # fmt: skip
 
-    def _within_minutes(self, student: nn.Module, minutes: float) -> tuple[Data, Recipe]:
-        """Images and epochs that so many minutes pay for, by the pace of a few updates on a copy."""
+    def _affordable(self, student: nn.Module) -> tuple[Data, Recipe]:
+        """Images and recipe of the training; what a number of minutes pays for is found once and written down."""
         training, recipe = self.parts.training, self._recipe(len(self.parts.training))
-        assert isinstance(training, Arrays | Files)
+        if self.options.minutes is None:
+            return training, recipe
+        if "training" not in self.record:
+            updates = max(1, int(60 * self.options.minutes / self._pace(student, recipe)))
+            an_epoch = max(1, len(training) // recipe.batch_size)
+            images = len(training) if updates >= an_epoch else updates * recipe.batch_size
+            self.record["training"] = {"images": images, "epochs": max(1, updates // an_epoch)}
+            self._keep()
+        found = self.record["training"]
+        return some(training, list(range(found["images"]))), recipe.replace(epochs=found["epochs"])
+
+    def _pace(self, student: nn.Module, recipe: Recipe) -> float:
+        """Seconds an update, by a few of them on a copy; with what it takes to begin, so rather too many."""
         began = time.perf_counter()
-        self._fit(copy.deepcopy(student), training, recipe, max_updates=TRIAL, folder=None)
-        pace = (time.perf_counter() - began) / TRIAL  # of what it takes to begin, too: a little on the safe side
-        updates = max(1, int(60 * minutes / pace))
-        an_epoch = max(1, len(training) // recipe.batch_size)
-        if updates >= an_epoch:
-            return training, recipe.replace(epochs=max(1, updates // an_epoch))
-        few = list(range(max(recipe.batch_size, updates * recipe.batch_size)))
-        return some(training, few), recipe.replace(epochs=1)
+        self._fit(copy.deepcopy(student), self.parts.training, recipe, max_updates=TRIAL, folder=None)
+        return (time.perf_counter() - began) / TRIAL
 
     def _finish(self, plan: Plan, model: nn.Module, budget: float, seconds: float) -> None:
         """Time teacher and lean model side by side once more, judge both on images nobody has seen, and write it."""
@@ -310,7 +315,7 @@ class Job:
 
     def _judged(self, plan: Plan, model: nn.Module) -> dict[str, Any]:
         """Agreement with the teacher on the images kept apart, and accuracies where there are labels."""
-        device, found = str(self.options.place.device), {}
+        device = str(self.options.place.device)
         judging = self.parts.judging
         images = min(len(judging), self.options.judging)
         judge = Judge(
@@ -322,7 +327,7 @@ class Job:
         )
         verdict = judge.verdict(model.to(device), plan.size)
         found = {"agreement": verdict.agreement, "images": verdict.images, "drop": 100 - verdict.agreement}
-        if getattr(judging, "labelled", True) and judge.classifies:
+        if judging.labelled and judge.classifies:
             theirs = evaluate(self.teacher, judging, device=device).top1
             ours = evaluate(model, judging, device=device).top1
             found |= {"teacher_top1": theirs, "top1": ours, "drop": theirs - ours}
@@ -336,7 +341,3 @@ def _told(candidate: Candidate) -> dict[str, Any]:
         "plan": candidate.plan.to_json(), "predicted": candidate.seconds, "loss": verdict.loss,
         "agreement": verdict.agreement, "images": verdict.images,
     }  # fmt: skip
-
-
-def _chip(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

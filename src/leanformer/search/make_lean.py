@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..core import card_of
-from ..data.sources import Source
+from ..data.sources import Source, check_fit
 from ..train import Recipe
 from .cost import Place
 from .job import Job, Lean
@@ -83,6 +83,7 @@ def lean(
     )  # fmt: skip
     _refuse(model, options)
     parts = split(data, judge, choosing, seed=seed)
+    check_fit(model, parts.judging)  # now, and not after hours of training
     job = Job(model, parts, options, None if output is None else Path(output), said or (lambda text: None))
     return job.run()
 

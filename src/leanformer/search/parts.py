@@ -5,11 +5,13 @@
 A data set with a validation split is judged there; the training split is then shared between choosing and training.
 """
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from ..data.kinds import same_images
 from ..data.sources import Arrays, Data, Files, Source, open_data
 
 FEWEST = 64
@@ -90,10 +92,10 @@ def split(data: Source, judge: Source | None = None, choosing: int = 256, judgin
 def _judged_apart(data: Source, opened: Data, judge: Source | None) -> Data | None:
     if judge is not None:
         return open_data(judge, "val")
-    if not isinstance(data, str):
+    if not isinstance(data, str | os.PathLike):
         return None
     try:
         other = open_data(data, "val")
     except ValueError:
         return None
-    return None if other.name == opened.name else other  # a folder without splits is its own validation split
+    return None if same_images(opened, other) else other  # data without splits are their own validation split

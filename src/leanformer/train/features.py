@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core import input_of, plain_of
+from ..data.kinds import same_images
 from ..data.loader import worker_count
-from ..data.sources import Arrays, Data, Files, Source, check_channels, check_labelled, open_data
+from ..data.sources import Data, Source, check_channels, check_labelled, open_data
 from .evaluation import default_batch, evaluation_batches
 
 
@@ -149,10 +150,7 @@ def check_apart(known: Data, asked: Data) -> None:
         known: The data whose labels are known.
         asked: The data to be judged on.
     """
-    same = known is asked or (isinstance(known, Files) and isinstance(asked, Files) and known.name == asked.name)
-    if isinstance(known, Arrays) and isinstance(asked, Arrays):
-        same = known.images.shape == asked.images.shape and torch.equal(known.images, asked.images)
-    if same:
+    if same_images(known, asked):
         raise ValueError(
             f"{asked.name} is both what is learnt from and what is judged, so every image would find itself; "
             "give two splits: a folder or pack with train and val, or others as --train-split and --split"
