@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib
 import json
 import resource
 import socket
@@ -21,7 +20,7 @@ httpx = pytest.importorskip("httpx", reason="httpx, the tests' client, is not in
 from serving import NAMES, picture, serving, tiny, tiny_served, written  # noqa: E402
 
 import leanformer as lf  # noqa: E402
-from leanformer.cli import main  # noqa: E402
+from leanformer.cli import main, serve_work  # noqa: E402
 from leanformer.core import set_classes  # noqa: E402
 from leanformer.serve import Decoder, Limits, Served  # noqa: E402
 from leanformer.serve.decoding import Budget  # noqa: E402
@@ -184,9 +183,9 @@ def test_a_model_of_nans_answers_500_as_json():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--port", "99999"], "the port 99999 does not exist"),
-        (["--host", "999.1.1.1"], "cannot listen on 999.1.1.1"),
-        (["--timeout", "inf"], "the limit seconds=inf"),
+        (["--port", "99999"], "--port must be a number from 0 to 65535, not 99999"),
+        (["--host", "999.1.1.1"], "cannot listen on --host 999.1.1.1"),
+        (["--timeout", "inf"], "--timeout must be a finite number above 0, not inf"),
         (["--max-connections", "0"], "the limit connections=0"),
     ],
 )
@@ -208,7 +207,6 @@ def test_the_names_on_a_models_card_are_answered(tmp_path, monkeypatch):
     names = ["n01440764", "n01443537", "cat", "dog", "elk"]
     path = lf.save(set_classes(tiny(), names), tmp_path / "model.safetensors")
     told = []
-    verb = importlib.import_module("leanformer.cli.serve")
-    monkeypatch.setattr(verb, "_listen", lambda served, *rest: told.append(served.classes))
+    monkeypatch.setattr(serve_work, "listen", lambda served, *rest: told.append(served.classes))
     assert main(["serve", str(path)]) == 0
     assert told == [("tench", "goldfish", "cat", "dog", "elk")]
