@@ -1,0 +1,46 @@
+"""Scenes that tests draw: squares and discs on noise, with their boxes, masks and label maps."""
+
+import torch
+from torch import Tensor
+
+from leanformer.data.dense import Scenes, Target, scenes_of
+
+CLASSES = ("square", "disc")
+
+
+def draw_scene(index: int, size: int = 64, label_map: bool = False) -> tuple[Tensor, Target]:
+    """A picture (3, size, size) with one square or disc, or both; everything follows from its number."""
+    generator = torch.Generator().manual_seed(1000 + index)
+    picture = torch.randint(0, 80, (3, size, size), generator=generator)
+    y, x = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+    masks, labels = [], []
+    for label in (index % 2,) if index % 3 else (0, 1):
+        radius = int(torch.randint(size // 8, size // 5, (1,), generator=generator))
+        low, high = radius + 1, size - radius - 1
+        at = torch.randint(low, high, (2,), generator=generator)
+        if len(masks):  # the second one stands apart from the first
+            at = torch.stack([at[0], (at[1] + size // 2) % (high - low) + low])
+        inside = ((y - at[0]).abs().maximum((x - at[1]).abs()) if label == 0 else
+                  ((y - at[0]) ** 2 + (x - at[1]) ** 2).float().sqrt()) <= radius  # fmt: skip
+        colour = torch.tensor([220, 60, 40] if label == 0 else [40, 120, 220])[:, None]
+        picture[:, inside] = colour + torch.randint(0, 30, (3, int(inside.sum())), generator=generator)
+        masks = [mask & ~inside for mask in masks] + [inside]
+        labels.append(label)
+    stacked = torch.stack(masks)
+    if label_map:
+        whole = torch.zeros(size, size, dtype=torch.uint8)
+        for mask, label in zip(masks, labels):
+            whole[mask] = label + 1
+        return picture.to(torch.uint8), Target(label_map=whole)
+    boxes = torch.stack([torch.tensor([mask.any(0).nonzero()[0].item(), mask.any(1).nonzero()[0].item(),
+                                       mask.any(0).nonzero()[-1].item() + 1, mask.any(1).nonzero()[-1].item() + 1])
+                         for mask in masks]).float()  # fmt: skip
+    return picture.to(torch.uint8), Target(boxes, torch.tensor(labels), stacked)
+
+
+def scenes(first: int, count: int, size: int = 64, label_map: bool = False, masks: bool = True) -> Scenes:
+    """So many scenes, from the one of number `first` on."""
+    pairs = [draw_scene(index, size, label_map) for index in range(first, first + count)]
+    if not masks:
+        pairs = [(image, Target(target.boxes, target.labels)) for image, target in pairs]
+    return scenes_of(*zip(*pairs), ("background", *CLASSES) if label_map else CLASSES)
