@@ -79,5 +79,5 @@ def format_of(root: Path) -> str:
     if any((root / maps).is_dir() for maps in MAPS) or any(root.glob("*/images")):
         return "maps"
     raise ValueError(
-        f"{root} is none of the formats {', '.join(FORMATS)} by what lies in it; write its format before it, as in coco:…"
+        f"{root} is none of the formats {', '.join(FORMATS)} by what lies in it; write its format before it"
     )

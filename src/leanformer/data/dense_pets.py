@@ -3,7 +3,8 @@
     FOLDER/images/Abyssinian_1.jpg   FOLDER/annotations/{trainval,test}.txt   trimaps/Abyssinian_1.png   xmls/…
 
 A trimap says pet (1), background (2) or border (3). The mask of a pet is where the trimap says pet, its box the
-smallest one around the mask; in label maps the border is not learnt. The official splits are trainval (train) and test (val).
+smallest one around the mask; in label maps the border is not learnt. The official splits are trainval (train) and
+test (val).
 """
 
 import functools
