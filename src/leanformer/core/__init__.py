@@ -35,13 +35,15 @@ from .reduce import (
     trace,
     traced,
 )
-from .rewrite import LocalRewrite, Rewrite, ThreeProducts
+from .rewrite import H200, AnyRewrite, LocalRewrite, Rewrite, ThreeProducts
 from .variables import VARIABLES, environment
 
 __all__ = [
     "FUSED",
+    "H200",
     "METHODS",
     "VARIABLES",
+    "AnyRewrite",
     "Block",
     "Branch",
     "Build",
