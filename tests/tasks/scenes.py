@@ -16,15 +16,14 @@ def draw_scene(index: int, size: int = 64, label_map: bool = False) -> tuple[Ten
     masks, labels = [], []
     for label in (index % 2,) if index % 3 else (0, 1):
         radius = int(torch.randint(size // 8, size // 5, (1,), generator=generator))
-        low, high = radius + 1, size - radius - 1
-        at = torch.randint(low, high, (2,), generator=generator)
-        if len(masks):  # the second one stands apart from the first
-            at = torch.stack([at[0], (at[1] + size // 2) % (high - low) + low])
+        wide = size if index % 3 else size // 2  # of two, each has a half of its own
+        at = [int(torch.randint(radius + 1, side - radius - 1, (1,), generator=generator)) for side in (size, wide)]
+        at[1] += size // 2 * len(masks)
         inside = ((y - at[0]).abs().maximum((x - at[1]).abs()) if label == 0 else
                   ((y - at[0]) ** 2 + (x - at[1]) ** 2).float().sqrt()) <= radius  # fmt: skip
         colour = torch.tensor([220, 60, 40] if label == 0 else [40, 120, 220])[:, None]
         picture[:, inside] = colour + torch.randint(0, 30, (3, int(inside.sum())), generator=generator)
-        masks = [mask & ~inside for mask in masks] + [inside]
+        masks.append(inside)
         labels.append(label)
     stacked = torch.stack(masks)
     if label_map:
