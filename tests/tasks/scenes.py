@@ -1,8 +1,11 @@
-"""Scenes that tests draw: squares and discs on noise, with their boxes, masks and label maps."""
+"""Scenes that tests draw (squares and discs on noise, with boxes, masks and label maps), and small models for them."""
+
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import leanformer as lf
 from leanformer.data.dense import Scenes, Target, scenes_of
 
 CLASSES = ("square", "disc")
@@ -43,3 +46,29 @@ def scenes(first: int, count: int, size: int = 64, label_map: bool = False, mask
     if not masks:
         pairs = [(image, Target(target.boxes, target.labels)) for image, target in pairs]
     return scenes_of(*zip(*pairs), ("background", *CLASSES) if label_map else CLASSES)
+
+
+def backbone() -> nn.Module:
+    """A PoolFormer of four small stages, with strides from 2 to 16."""
+    torch.manual_seed(0)
+    return lf.create(
+        "metaformer", depths=(1, 1, 1, 1), dims=(16, 32, 32, 32), mlp_ratios=2.0, stem=(3, 2, 1),
+        layer_scale_init_values=None,
+    )  # fmt: skip
+
+
+def small_detector(kind: str = "retinanet", side: int = 64, body: nn.Module | None = None, classes: int = 2) -> Any:
+    """A detector for pictures of `side` pixels."""
+    body = backbone() if body is None else body
+    levels = {"levels": (1, 2)} if kind == "retinanet" else {"levels": (1, 2, 3)}
+    model = lf.tasks.detector(kind, body, classes=classes, channels=32, min_size=side, max_size=side, **levels)
+    if kind == "retinanet":  # its first weights are meant for 256 channels: with 32, next to nothing comes through
+        for module in model.head.modules():
+            if isinstance(module, nn.Conv2d) and module.out_channels == 32:
+                nn.init.kaiming_normal_(module.weight)
+    return model
+
+
+def small_segmenter(body: nn.Module | None = None, classes: int = 3) -> Any:
+    """A Semantic FPN."""
+    return lf.tasks.segmenter("fpn", backbone() if body is None else body, classes=classes, channels=64)

@@ -61,7 +61,7 @@ class Run:
         task: Task = Task(),  # noqa: B008
     ):
         data = objective.data_form(data, settings.seed)
-        teachers = {name: objective.teacher_form(name, teacher) for name, teacher in teachers.items()}
+        formed = {name: objective.teacher_form(name, teacher) for name, teacher in teachers.items()}
         self.model, self.recipe, self.settings = model, recipe, settings
         self.data, self.val, self.folder, self.fresh = data, val, folder, fresh
         self.accelerator = accelerator or accelerator_for(settings, folder)
@@ -77,15 +77,15 @@ class Run:
         self.update, self.seconds, self.skipped = 0, 0.0, 0
         self.moment: dict[str, float] = {}
         self.changed, self.ledger = -STEADY_AFTER, Ledger()
-        self._prepare(teachers, objective)
+        self._prepare(teachers, formed, objective)
 
-    def _prepare(self, teachers: dict[str, nn.Module], objective: Objective) -> None:
+    def _prepare(self, given: dict[str, nn.Module], teachers: dict[str, nn.Module], objective: Objective) -> None:
         recipe, settings = self.recipe, self.settings
         if recipe.drop_path is not None:
             set_drop_path(self.model, recipe.drop_path, recipe.drop_path_grows)
-        for module in (self.model, objective, *teachers.values()):
+        for module in (self.model, objective, *given.values(), *teachers.values()):
             module.to(self.device)
-        self.start = begin(self, teachers) if self.fresh else None
+        self.start = begin(self, given) if self.fresh else None
         self.teachers = self.task.teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
         self.average = objective.average(self.model) or make_average(self.model, recipe)
         self.empty = copy.deepcopy(self.model) if settings.shard else None
