@@ -34,7 +34,7 @@ format: .venv/installed
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino,serve,track,data,predict]'
+	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino,serve,track,data,predict,dense]'
 	touch $@
 
 clean:

@@ -1,5 +1,6 @@
 """The slots, the methods' contract, apply and fuse, and self-describing checkpoints."""
 
+from .answers import HasEvidence, HasFixedPass, evidence_of
 from .block import Block, Branch, Grid, Layout, Slot, blocks_of
 from .calibration import Calibratable, calibrate, recalibrate, starts_from, uncalibrated
 from .card import (
@@ -53,6 +54,8 @@ __all__ = [
     "Decision",
     "Fusible",
     "Grid",
+    "HasEvidence",
+    "HasFixedPass",
     "HasPlainForm",
     "Layout",
     "LocalRewrite",
@@ -75,6 +78,7 @@ __all__ = [
     "classes_of",
     "decision_paths",
     "environment",
+    "evidence_of",
     "fold",
     "fuse",
     "has_card",
