@@ -21,6 +21,7 @@ from .studies.metaformers import metaformers
 from .studies.riformer import riformer
 from .studies.rows import rows_in
 from .studies.scale import Scale
+from .studies.sit import sit
 from .studies.speed import measure_study
 from .studies.student import Study
 from .studies.study import run_study
@@ -29,6 +30,7 @@ from .studies.vit_tiny import vit_tiny
 
 STUDIES: dict[str, Callable[..., Study]] = {
     "vit_tiny": vit_tiny, "riformer": riformer, "metaformers": metaformers, "vit_small": vit_small,
+    "sit": sit,
 }  # fmt: skip
 
 
@@ -65,7 +67,8 @@ def study(
 
     Args:
         name: vit_tiny (all five systems on a trained ViT-Ti), vit_small (the same on a ViT-S grown from it),
-            metaformers (MetaFormers from scratch) or riformer (the paper's guidelines on PoolFormer-S12).
+            metaformers (MetaFormers from scratch), riformer (the paper's guidelines on PoolFormer-S12) or sit (the
+            paper's ablations on LV-ViT+-Ti).
         data: A data set with the splits train and val: a folder, or pack:PATH.
         epochs: Epochs of each student.
         teacher_epochs: Epochs of the teacher.

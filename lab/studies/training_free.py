@@ -129,8 +129,8 @@ def _matched(model: nn.Module) -> list[Candidate]:
     later, patches = tuple(range(paper[0], depth)), grid.tokens - grid.prefix
     found: list[Candidate] = []
     for rate in RATES:
-        wanted = course(functools.partial(_left_by_evit, rate, paper), depth, patches)
-        steady = _closest(wanted, {r: functools.partial(_left_by_evit, r, later) for r in FINE}, blocks[0], patches)
+        wanted = course(functools.partial(left_by_evit, rate, paper), depth, patches)
+        steady = _closest(wanted, {r: functools.partial(left_by_evit, r, later) for r in FINE}, blocks[0], patches)
         pairs = _closest(
             wanted, {r: functools.partial(_left_by_merging, r) for r in range(patches // 4)}, blocks[0], patches
         )
@@ -143,7 +143,12 @@ def _matched(model: nn.Module) -> list[Candidate]:
     return found
 
 
-def _left_by_evit(rate: float, at: Sequence[int], block: int, patches: int) -> int:
+def left_by_evit(rate: float, at: Sequence[int], block: int, patches: int) -> int:
+    """Patches, with the fused token among them, that EViT leaves of `patches` in a block.
+
+    >>> left_by_evit(0.5, (3,), 3, 196), left_by_evit(0.5, (3,), 4, 99)
+    (99, 99)
+    """
     return min(kept_count(rate, patches) + 1, patches) if block in at else patches
 
 
