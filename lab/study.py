@@ -17,6 +17,7 @@ from leanformer.visualise import trade_off
 from .arguments import Set
 from .process_group import end_with_starter, process_group
 from .studies.digest import as_table, losses, points, summary
+from .studies.evit import evit
 from .studies.metaformers import metaformers
 from .studies.riformer import riformer
 from .studies.rows import rows_in
@@ -31,6 +32,7 @@ from .studies.vit_tiny import vit_tiny
 STUDIES: dict[str, Callable[..., Study]] = {
     "vit_tiny": vit_tiny, "riformer": riformer, "metaformers": metaformers, "vit_small": vit_small,
     "sit": sit,
+    "evit": evit,
 }  # fmt: skip
 
 
@@ -67,8 +69,8 @@ def study(
 
     Args:
         name: vit_tiny (all five systems on a trained ViT-Ti), vit_small (the same on a ViT-S grown from it),
-            metaformers (MetaFormers from scratch), riformer (the paper's guidelines on PoolFormer-S12) or sit (the
-            paper's ablations on LV-ViT+-Ti).
+            metaformers (MetaFormers from scratch), riformer (the paper's guidelines on PoolFormer-S12), sit (the
+            paper's ablations on LV-ViT+-Ti) or evit (the paper's tables on a DeiT).
         data: A data set with the splits train and val: a folder, or pack:PATH.
         epochs: Epochs of each student.
         teacher_epochs: Epochs of the teacher.
