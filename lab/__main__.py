@@ -11,6 +11,7 @@ import tyro
 from leanformer.papers.tables import TABLES
 
 from .families import run_families
+from .figures import figure
 from .imagenet import imagenet
 from .kernel_suite import run_kernels
 from .plans import plans
@@ -113,6 +114,7 @@ VERBS = {
     "kernels": kernels,
     "profile": profile,
     "training-free": training_free,
+    "figure": figure,
     "results": results,
 }
 
