@@ -63,6 +63,7 @@ def plans(
     judge: str | None = None,
     photos: int = 800,
     targets: tuple[float, ...] = LEAN,
+    methods: tuple[str, ...] = (),
     images: int = 512,
     evaluations: int = 400,
     few: int = 128,
@@ -88,6 +89,7 @@ def plans(
         judge: Labelled photographs, for the step judge.
         photos: How many of them.
         targets: Speed-ups over the optimised model.
+        methods: Only these methods are searched; all that serve the model by default.
         images: Photographs on which plans are compared.
         evaluations: Plans tried for each target.
         few: Photographs on which a promising plan is tried.
@@ -103,7 +105,8 @@ def plans(
         output: The result file.
     """
     teacher = teacher_of(checkpoint)
-    study = Study(teacher, space_of(teacher), clock_for(_place(device, batch, dtype), runtime, repeats), folder)
+    space = space_of(teacher, methods or None)
+    study = Study(teacher, space, clock_for(_place(device, batch, dtype), runtime, repeats), folder)
     folder.mkdir(parents=True, exist_ok=True)
     if step in ("costs", "all"):
         costs, seconds = measured_costs(study)
@@ -163,7 +166,8 @@ def search(
 def by_hand(explorer: Explorer, budget: float) -> Iterator[tuple[str, Plan]]:
     """The plans made by hand that keep the budget as they are predicted."""
     for name, (side, direction) in BY_HAND.items():
-        plan = explorer.within(budget, direction, (side, side)) if (side, side) in explorer.space.sizes else None
+        known = (side, side) in explorer.space.sizes and direction.keys() <= explorer.space.choices.keys()
+        plan = explorer.within(budget, direction, (side, side)) if known else None
         if plan is not None and plan.shares:
             yield name, plan
     for size in explorer.space.sizes:
