@@ -233,6 +233,7 @@ def damaged(model):
         ({"max_drop": 1.0}, "give one target"),
         ({"curve": (2.0, 3.0)}, "give one target"),
         ({"shared": True}, "with a curve"),
+        ({"shared": True, "curve": (1.5, 2.0), "speedup": None, "methods": ("repa",)}, "no weights can be shared"),
         ({"epochs": 1, "minutes": 1.0}, "give one of them"),
         ({"minutes": 0}, "above 0, or train=False"),
         ({"minutes": float("nan")}, "above 0, or train=False"),

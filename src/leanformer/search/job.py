@@ -3,6 +3,7 @@
 Every step that is done is written to plan.json in the output folder, so that the same call goes on where it was.
 """
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ class Job:
         self.teacher, self.parts, self.options, self.progress = teacher.eval(), parts, options, progress
         self.clock = clock_for(options.place, options.runtime)
         self.space = space_of(teacher, options.methods, options.sizes and not options.shared)
+        if options.shared and not shareable(self.space):
+            raise ValueError(
+                "no method that drops or merges tokens serves this model here, so no weights can be shared"
+            )
         self.record = Record(about(teacher, parts, options), folder)
         self.folder, self.entries = folder, self.record.entries
         self.distiller = Distiller(teacher, parts, options, progress)
@@ -56,6 +61,7 @@ class Job:
 
     def run(self) -> Lean:
         """All steps; an interruption leaves what is done, and says how to go on."""
+        self.began = time.perf_counter()
         try:
             costs = self._costs()
             self._choose(costs)
@@ -187,7 +193,6 @@ class Job:
     def _finished(self, index: int, student: nn.Module | None) -> Lean:
         """The model fused, timed, judged and written; read where the folder has it."""
         (target, entries), plan, file = self.points[index], self._plan(index), self._path("lean", index, ".safetensors")
-        began = time.perf_counter()
         if student is None:
             assert file is not None
             model = load(file, fast=False).eval()
@@ -198,7 +203,7 @@ class Job:
                 final = self.finish(plan, model, target, budget)
             if file is not None:
                 save(model, file)
-            entries["final"] = {**final, "took": time.perf_counter() - began}
+            entries["final"] = {**final, "took": time.perf_counter() - self.began}
             self.record.keep()
         if file is not None and self.options.export is not None and "export" not in entries:
             with self.progress.step(f"exporting to {self.options.export}"):
@@ -211,13 +216,13 @@ class Job:
     def _told(self, results: list[Lean]) -> Lean:
         """What the caller gets, and the page about it."""
         good = [index for index, each in enumerate(results) if each.met] or list(range(len(results)))
-        shown = results[max(good, key=lambda index: results[index].speedup)]
+        index = max(good, key=lambda index: results[index].speedup)
+        shown, (target, entries) = results[index], self.points[index]
         if self.options.target.curve is not None:
-            entries = self.points[results.index(shown)][1]
             self.entries |= {name: entries[name] for name in ("chosen", "final")}
             self.record.keep()
         if self.folder is not None:
-            self._write_page(shown)
+            self._write_page(shown, target)
         if self.options.target.curve is None:
             return shown
         met = all(each.met for each in results)
@@ -225,10 +230,12 @@ class Job:
             shown.model, shown.plan, shown.speedup, met, self.entries, self.folder, shown.files, tuple(results)
         )  # fmt: skip
 
-    def _write_page(self, shown: Lean) -> None:
+    def _write_page(self, shown: Lean, target: Target) -> None:
+        """The page about the model that is shown, as if its target had been the only one, and the curve."""
         assert self.folder is not None
+        alone = {**self.entries["about"], "target": dataclasses.asdict(target)}
         few = sample_images(shown.model, self.parts.judging, 4, split="val", seed=self.options.seed)
-        written = page(self.entries, shown.plan, shown.model, self.teacher, few)
+        written = page({**self.entries, "about": alone}, shown.plan, shown.model, self.teacher, few)
         if self.options.target.curve is not None:
             written.heading("The curve")
             written.table(curve_rows(self.points))

@@ -63,7 +63,7 @@ def _same(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
     if found.get("format") != wanted["format"]:
         raise ValueError(f"{folder} was written by another version of lean; choose another output folder")
     differing = [key for key in wanted["about"] if found["about"].get(key) != wanted["about"][key]]
-    if differing == ["data"]:
+    if set(differing) <= {"data", "images"} and differing:
         raise ValueError(f"the images have changed since the run in {folder} began; choose another output folder")
     if differing:
         raise ValueError(f"{folder} holds another run (other {', '.join(differing)}); choose another output folder")
@@ -79,10 +79,12 @@ def about(teacher: nn.Module, parts: Parts, options: Options) -> dict[str, Any]:
     """
     weights = sum(p.detach().double().sum().item() for p in teacher.parameters())
     place, recipe = options.place, options.recipe
+    every = (parts.choosing, parts.training, parts.judging)
     return {
         "model": {**card_json(teacher), "versions": None},
         "weights": f"{weights:.9e}",
-        "data": [[part.name, len(part), fingerprint(part)] for part in (parts.choosing, parts.training, parts.judging)],
+        "data": [[part.name, len(part)] for part in every],
+        "images": [fingerprint(part) for part in every],
         "target": dataclasses.asdict(options.target),
         "place": [chip_name(place.device), place.batch, str(place.dtype), options.runtime],
         "search": [list(options.methods or ()), options.sizes, options.evaluations, options.seed],
