@@ -127,7 +127,9 @@ def test_what_cannot_be_adopted_is_said_in_one_line() -> None:
         lf.adopt(TORCHVISION["vit"](), arguments={"img_size": 64})
     second = swin_transformer.SwinTransformerBlockV2
     with pytest.raises(ValueError, match="SwinTransformerBlockV2 is not understood"):
-        lf.adopt(swin_transformer.SwinTransformer([4, 4], 12, [2], [2], [4, 4], block=second), arguments={"img_size": 32})
+        lf.adopt(
+            swin_transformer.SwinTransformer([4, 4], 12, [2], [2], [4, 4], block=second), arguments={"img_size": 32}
+        )
 
 
 def test_a_model_that_computes_something_else_is_refused() -> None:

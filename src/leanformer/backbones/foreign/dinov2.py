@@ -40,7 +40,7 @@ class Dinov2(VisionTransformer):
         """Give the model a fresh head for so many classes; 0 for none."""
         if global_pool not in (None, self.global_pool):
             raise ValueError(f"DINOv2 pools by '{self.global_pool}', not by '{global_pool}'")
-        like, self.num_classes = self.norm.weight, num_classes
+        like, self.num_classes = next(self.parameters()), num_classes
         head = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
         self.head = head.to(like.device, like.dtype).train(self.training)
 
@@ -54,8 +54,8 @@ class Dinov2(VisionTransformer):
         assert self.pos_embed is not None and self.cls_token is not None
         size, built = [x.shape[1], x.shape[2]], [*self.patch_embed.grid_size]
         positions = resample_abs_pos_embed(self.pos_embed, size, built, num_prefix_tokens=0, antialias=self.antialias)
-        first = [self.cls_token] if self.reg_token is None else [self.cls_token, self.reg_token]
-        prefix = torch.cat(first, dim=1).expand(x.shape[0], -1, -1)  # (B, 1 + R, C)
+        first = [token for token in (self.cls_token, self.reg_token) if token is not None]
+        prefix = torch.cat(tuple(first), dim=1).expand(x.shape[0], -1, -1)  # (B, 1 + R, C)
         return self.pos_drop(torch.cat([prefix, x.flatten(1, 2) + positions], dim=1))  # (B, 1 + R + HW, C)
 
 

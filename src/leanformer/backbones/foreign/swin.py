@@ -93,7 +93,7 @@ def check_windows(img_size: Any, patch_size: Any, stages: int, window: Any) -> N
             if size % (patch * 2**stage) or size // (patch * 2**stage) % wide:
                 raise ValueError(
                     f"stage {stage} has a map of {size / (patch * 2**stage):g} places a side, which windows of {wide} "
-                    f"do not fill exactly; sides that are multiples of {patch * wide * 2 ** (stages - 1)} pixels would do"
+                    f"do not fill exactly; multiples of {patch * wide * 2 ** (stages - 1)} pixels would do"
                 )
 
 

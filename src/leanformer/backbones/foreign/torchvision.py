@@ -61,7 +61,7 @@ def vit(model: Any) -> Translation:
 
 def swin(model: Any, img_size: int = 224) -> Translation:
     """`SwinTransformer`, such as `torchvision.models.swin_t()`; not its second version."""
-    stages = [stage for stage in list(model.features)[1:] if isinstance(stage, nn.Sequential)]
+    stages: list[Any] = [stage for stage in list(model.features)[1:] if isinstance(stage, nn.Sequential)]
     blocks = [stage[0] for stage in stages]
     if any(type(block).__name__ != "SwinTransformerBlock" for block in blocks):
         raise ValueError(f"its block {type(blocks[0]).__name__} is not understood; understood: SwinTransformerBlock")
