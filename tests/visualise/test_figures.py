@@ -4,6 +4,7 @@ import pytest
 import torch
 from families import BACKBONES, backbone, images
 from helpers import randomise
+from matplotlib.text import Text
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -169,6 +170,12 @@ def test_the_trade_off_marks_what_nothing_beats():
         visualise.trade_off([{"model": "a"}])
 
 
+def words_box(text):
+    """Where the words of a label stand, without the line to its point."""
+    text.get_window_extent()  # finds the place
+    return Text.get_window_extent(text)
+
+
 def test_names_in_the_trade_off_cover_neither_points_nor_each_other():
     models = {"": (4.8, 4.6e9), " evit:keep_rate=0.7": (7.0, 3.0e9), " repa": (7.4, 2.9e9), " repa+evit": (10.2, 2e9)}
     rows = [
@@ -178,11 +185,33 @@ def test_names_in_the_trade_off_cover_neither_points_nor_each_other():
     ]
     plot = visualise.trade_off(rows).plot
     axis = plot.axes[0]
-    boxes = [text.get_window_extent() for text in axis.texts]
+    boxes = [words_box(text) for text in axis.texts]
     assert len(boxes) == len(rows)
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     dots = axis.transData.transform([(row["throughput"], row["macs"] / 1e9) for row in rows])
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
+
+
+@pytest.mark.parametrize("close", [1.0, 0.02], ids=["apart", "on one spot"])
+def test_long_names_stay_within_the_axes_and_off_each_other_however_close_the_points_lie(close):
+    numbers = torch.rand(12, 2, generator=torch.Generator().manual_seed(3)) * close + 1
+    rows = [
+        {"model": f"vit_base_patch16_224.augreg_in21k_ft_in1k evit:keep_rate={i} repa:idle_ratio=0.5", "throughput": a,
+         "top1": b} for i, (a, b) in enumerate(numbers.tolist())
+    ]  # fmt: skip
+    axis = visualise.trade_off(rows).plot.axes[0]
+    boxes = [words_box(text) for text in axis.texts]
+    assert len(boxes) >= 4, "so few names fit"
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    frame = axis.get_window_extent()
+    assert all(frame.x0 - 1 <= box.x0 and box.x1 <= frame.x1 + 1 for box in boxes)
+    assert all(frame.y0 - 1 <= box.y0 and box.y1 <= frame.y1 + 1 for box in boxes)
+
+
+def test_a_quantity_that_was_logged_once_or_never_as_a_number_is_no_curve():
+    lines = [{"kind": "epoch", "epoch": 1, "update": 5, "val_top1": 10.0}]
+    lines += [{"kind": "step", "update": i, "loss": float("nan"), "learning_rate": 0.1} for i in range(3)]
+    assert [figure.summary.split(" over")[0] for figure in visualise.curves(lines)] == ["learning rate"]
 
 
 @pytest.mark.parametrize(
