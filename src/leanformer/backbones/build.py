@@ -58,10 +58,9 @@ def create(
 ) -> nn.Module:
     """A leanformer or timm model by name, adopted; weights from a local `.pth`, `.pt`, `.bin` or `.safetensors`.
 
-    `as-is/name` is timm's model without block form: any CNN, to learn from.
-
     Args:
         name: A model of leanformer or timm, or one on Hugging Face's hub as timm writes it: `hf-hub:timm/…`.
+            `as-is/name` is timm's model without block form: any CNN, to learn from.
         checkpoint: A file with its weights, as they are here or as the model's authors released them.
         resample_positions: Whether position embeddings of another input size are resampled to this one's; otherwise
             they are refused.
@@ -179,10 +178,9 @@ def _told(where: str) -> Iterator[None]:
     """Whatever goes wrong while a card is followed is the card's fault, and said in one line."""
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"{where} cannot be followed: {one_line(error)}") from error
     except Exception as error:  # a lie trips each architecture and method in its own way
-        raise ValueError(f"{where} cannot be followed: {type(error).__name__} {one_line(error)}") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__} "
+        raise ValueError(f"{where} cannot be followed: {kind}{one_line(error)}") from error
 
 
 def _sizes(model: nn.Module) -> dict[str, Any]:
