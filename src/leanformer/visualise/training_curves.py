@@ -28,12 +28,10 @@ def curve(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], title: str, x:
         values = [value for _, value in points]
         shown = thinned(points)
         style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index % len(LINES)]}
-        axis.plot(
-            *zip(*shown), label=key.replace("_", " "), marker="o" if len(shown) < 12 else None, markersize=4, **style
-        )
-        told.append(
-            f"{key.replace('_', ' ')}: from {values[0]:.4g} to {values[-1]:.4g}, lowest {min(values):.4g}, highest {max(values):.4g}"
-        )
+        name, dots = key.replace("_", " "), "o" if len(shown) < 12 else None
+        axis.plot(*zip(*shown), label=name, marker=dots, markersize=4, **style)
+        ends = f"from {values[0]:.4g} to {values[-1]:.4g}"
+        told.append(f"{name}: {ends}, lowest {min(values):.4g}, highest {max(values):.4g}")
     axis.set(title=title, xlabel=x)
     axis.grid(alpha=0.25)
     if len(keys) > 1:
