@@ -31,7 +31,7 @@ ONE_OF_A_KIND = (
     "poolformer_s12", "identityformer_s12", "randformer_s12", "poolformerv2_s12", "convformer_s18", "caformer_s18",
     "riformer_s12", "riformer_s12_ours", "riformer_s12_384", "evit_deit_small_0.7", "evit_lvvit_small_0.5",
     "repa_deit_tiny", "repa_swin_tiny", "repa_poolformer_s12", "repa_mixer_b16", "repa_lvvit_s", "lvvit_t",
-    "lvvit_plus_tiny", "sit_ti", "sit_deit_s",
+    "lvvit_plus_tiny", "sit_ti", "sit_deit_s", "slab_deit_base", "slab_swin_base",
 )  # fmt: skip
 """The recipes that run every time; the others differ from one of these, or from `sit_ti_cnn` with its own test, in
 sizes and numbers alone."""
@@ -266,7 +266,7 @@ def test_recipes_survive_json():
 def test_every_family_of_the_papers_is_there():
     names = {name.partition("_")[0] for name in PUBLISHED}
     assert names == {"poolformer", "identityformer", "randformer", "poolformerv2", "convformer", "caformer", "riformer",
-                     "repa", "sit", "evit", "lvvit"}  # fmt: skip
+                     "repa", "slab", "sit", "evit", "lvvit"}  # fmt: skip
 
 
 def test_settings_override_a_recipe_from_the_command_line():
