@@ -1,5 +1,6 @@
 """python -m lab papers: one page of every table and figure of the five papers, the commands, and our own numbers."""
 
+import fnmatch
 import functools
 import importlib
 import shlex
@@ -73,11 +74,11 @@ def _told(item: Item, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def ours(result: Mapping[str, Any], only: str) -> list[dict[str, str]]:
-    """The rows of a result whose names contain one of the texts in `only`: seeds together, what each got.
+    """The rows of a result whose names begin with one of the texts in `only`: seeds together, what each got.
 
     Args:
         result: a result file's content.
-        only: texts that are parted by |.
+        only: beginnings that are parted by |, in which * stands for anything.
 
     >>> ours({"rows": [{"model": "EViT 0.7", "top1": 79.5}, {"model": "RePa", "top1": 70.0}]}, "EViT")
     [{'row': 'EViT 0.7', 'top-1, %': '79.5'}]
@@ -85,7 +86,7 @@ def ours(result: Mapping[str, Any], only: str) -> list[dict[str, str]]:
     texts, grouped = only.split("|"), {}
     for row in result.get("rows") or []:
         name = next((str(row[key]) for key in NAMES if key in row), "")
-        if any(text in name for text in texts):
+        if any(fnmatch.fnmatchcase(name, f"{text}*") for text in texts):
             grouped.setdefault((name, row.get("epochs"), row.get("learning_rate"), row.get("batch")), []).append(row)
     lines = [_line(name, rows) for (name, *_), rows in grouped.items()]
     columns = [column for column in (lines[0] if lines else ()) if any(line[column] for line in lines)]
@@ -101,6 +102,7 @@ def _line(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {
         "row": name,
         "epochs": str(first.get("epochs") or ""),
+        "rate": f"{first['learning_rate']:g}" if first.get("learning_rate") else "",
         "seeds": str(len(rows)) if len(rows) > 1 else "",
         "top-1, %": f"{statistics.mean(tops):.1f}{spread}" if tops else "",
         "teacher": f"{first['teacher_top1']:.1f}" if first.get("teacher_top1") else "",
