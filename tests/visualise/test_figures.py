@@ -1,6 +1,7 @@
 """Figures: each is drawn for the models it is meant for, says in words what it shows, and places nothing wrongly."""
 
 import pytest
+import timm
 import torch
 from families import BACKBONES, backbone, images
 from helpers import randomise
@@ -233,3 +234,24 @@ def test_show_says_what_is_missing(tmp_path, capsys):
     assert main(["show", "kept", "vit"]) == 2
     assert "--image" in capsys.readouterr().err
     assert main(["show", "trade-off", str(tmp_path / "none.json")]) == 2
+
+
+def test_grad_cam_of_a_cnn_is_the_textbooks_at_its_last_feature_level():
+    torch.manual_seed(0)
+    model = timm.create_model("resnet10t", num_classes=5).eval()
+    images = torch.randn(2, 3, 64, 64)
+    maps, classes, reduced = grad_cam_maps(model, images, target=3)
+    features = model.forward_features(images).detach().requires_grad_()  # (B, C, 2, 2)
+    slope = torch.autograd.grad(model.forward_head(features)[:, 3].sum(), features)[0]
+    for b in range(2):
+        expected = sum(slope[b, c].mean() * features[b, c].detach() for c in range(features.shape[1])).relu()
+        torch.testing.assert_close(maps[b], expected / expected.max().clamp_min(1e-12), atol=1e-4, rtol=1e-4)
+    assert classes.tolist() == [3, 3]
+    assert not reduced
+
+
+def test_grad_cam_of_any_timm_model_is_drawn_from_the_command_line(tmp_path):
+    Image.new("RGB", (70, 70), (200, 30, 60)).save(tmp_path / "red.png")
+    command = ["show", "grad-cam", "resnet10t", "--image", str(tmp_path / "red.png")]
+    assert main([*command, "--output", str(tmp_path / "cam.png")]) == 0
+    assert (tmp_path / "cam.png").stat().st_size > 2000
