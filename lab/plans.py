@@ -159,7 +159,7 @@ def search(
         hand = {name: _told(plan, explorer) for name, plan in by_hand(explorer, budget)}
         found = [_told(each.plan, explorer) for each in best]
         study.say(f"{target:g} times: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%")
-        content = {"target": target, "best": found[:8], "hand": hand, "tried": len(explorer.seen)}
+        content = {"target": target, "best": found, "hand": hand, "tried": len(explorer.seen)}
         (study.folder / f"lean {target:g}.json").write_text(json.dumps(content))
 
 
@@ -184,13 +184,16 @@ def _told(plan: Plan, explorer: Explorer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def found_plans(folder: Path, several: int = 1) -> dict[str, dict[str, Any]]:
-    """Name → plan for all that the search left: the best ones, and those made by hand."""
+def found_plans(folder: Path, families: int = 4) -> dict[str, dict[str, Any]]:
+    """Name → plan for all that the search left: the best, the best of other families, and those made by hand."""
     wanted: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("lean *.json")):
         found = json.loads(path.read_text())
-        for index, told in enumerate(found["best"][:several]):
-            wanted[f"lean {found['target']:g}{f', choice {index + 1}' if index else ''}"] = told
+        champions: dict[str, dict[str, Any]] = {}
+        for told in found["best"]:
+            champions.setdefault(told["family"], told)
+        for index, (family, told) in enumerate(list(champions.items())[:families]):
+            wanted[f"lean {found['target']:g}{f', {family}' if index else ''}"] = told
         wanted |= {f"{name}, {found['target']:g}": told for name, told in found["hand"].items()}
     return wanted
 
@@ -202,7 +205,7 @@ def judge_plans(study: Study, judge: str, photos: int, output: Path) -> None:
     teacher = study.teacher.to(study.clock.place.device)
     answers = answers_of(teacher, part)
     rows = [{"model": "ViT-Ti", "macs": count(teacher).macs, **judged(teacher, part, answers, "photos")}]
-    for name, told in found_plans(study.folder, several=2).items():
+    for name, told in found_plans(study.folder).items():
         plan = Plan.from_json(told["plan"])
         if any(choices.fitted for n, choices in study.space.choices.items() if plan.of_method(n)):
             continue
