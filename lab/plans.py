@@ -130,7 +130,7 @@ def _place(device: str | None, batch: int, dtype: str | None) -> Place:
 
 
 def _pool(data: str | None, judge: str | None, most: int) -> Arrays:
-    """Photographs for choosing: what plans lose differs with what is on them, so best of the kind they are judged by."""
+    """Photographs for choosing: what plans lose depends on them, so best of the kind that plans are judged by."""
     if data is not None:
         return unlabelled(data, most)
     if judge is None:
