@@ -91,6 +91,20 @@ def test_the_pyramid_term_is_the_mean_over_the_maps_of_their_mean_squared_differ
         objective(dataclasses.replace(step, student=View(None, {"backbone": {"0": torch.zeros(1, 2, 8, 8)}})))
 
 
+@pytest.mark.parametrize("kind", ["retinanet", "mask_rcnn"])
+def test_under_autocast_boxes_are_as_exact_as_without(kind):
+    model, seen = small_detector(kind, side=320).eval(), []
+    (model.rpn if kind == "mask_rcnn" else model).anchor_generator.register_forward_hook(
+        lambda module, inputs, output: seen.append(output[0])
+    )
+    with torch.no_grad():
+        model([torch.rand(3, 300, 320)])
+        with torch.autocast("cpu", torch.bfloat16):
+            answer = model([torch.rand(3, 300, 320)])[0]
+    assert torch.equal(seen[0], seen[1])
+    assert answer["boxes"].dtype == torch.float32
+
+
 def boxes(*sides: tuple[float, ...], labels: tuple[int, ...]) -> Target:
     return Target(torch.tensor(sides).reshape(-1, 4), torch.tensor(labels, dtype=torch.long))
 

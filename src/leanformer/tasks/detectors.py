@@ -29,6 +29,7 @@ from ..core import input_of, set_card, set_classes
 from ..core.checked import check_view
 from ..fields import Count, Share, Within, check_value
 from ..lazy import AROUND
+from .autocast import keep_places_exact
 from .pyramid import Features, backbone_from, body_of, card_around, count_of, random_images, strides_of
 
 Side = Annotated[int, Within(16, 65_536)]
@@ -97,6 +98,7 @@ class Detector(nn.Module):
         size = (len(self.transform.image_mean), options.min_size, max(sides, options.min_size))
         view = {"mean": self.transform.image_mean, "std": self.transform.image_std, "crop_pct": 1.0}
         self.pretrained_cfg = self.default_cfg = {"input_size": size, "interpolation": "bilinear", **view}
+        keep_places_exact(self)
 
     def dense_heads(self, images: Tensor) -> Any:
         """What the heads say at every place, for images (B, C, H, W) as the network sees them."""
