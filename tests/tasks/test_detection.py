@@ -154,6 +154,7 @@ def test_boxes_and_masks_are_drawn_where_they_are():
         ({"model": lambda: small_detector(classes=5)}, "has 2 classes, but the model has 5; make it with classes=2"),
         ({"model": lambda: small_detector("mask_rcnn")}, "has boxes, but masks of its objects are needed"),
         ({"compile": True}, "leave compile out"),
+        ({"objective": "cross_entropy + pyramid"}, "detection has no objective 'cross_entropy'; it has: detection"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training(change, words):

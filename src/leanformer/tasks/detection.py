@@ -58,6 +58,7 @@ class Detection(DenseTask):
     name: ClassVar[str] = "detection"
     terms: ClassVar[str] = "detection"
     taught: ClassVar[str] = "pyramid"
+    known: ClassVar[tuple[str, ...]] = ("detection", "pyramid", "features", "relations")
 
     def wanted(self, model: nn.Module) -> Wanted:
         return "masks" if finds_masks(model) else "boxes"

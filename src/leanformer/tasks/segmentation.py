@@ -60,6 +60,7 @@ class Segmentation(DenseTask):
     name: ClassVar[str] = "segmentation"
     terms: ClassVar[str] = "segmentation"
     taught: ClassVar[str] = "pixels"
+    known: ClassVar[tuple[str, ...]] = ("segmentation", "pixels", "pyramid", "features", "relations")
     size: tuple[Count, Count] | None = None
     """Height and width of images in training; None: the model's own."""
     evaluation_size: tuple[Count, Count] | None = None
