@@ -34,10 +34,11 @@ def one_update(folder: str, process: int = 0, kind: str = "detection", **options
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("shard", [False, True])
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
-def test_two_processes_learn_and_judge_what_one_does(tmp_path, kind):
+def test_two_processes_learn_and_judge_what_one_does(tmp_path, kind, shard):
     one_update(str(tmp_path / "alone"), kind=kind)
-    together(str(tmp_path / "both"), step=one_update, kind=kind)
+    together(str(tmp_path / "both"), step=one_update, kind=kind, shard=shard)
     alone, both = (torch.load(tmp_path / name / "found.pt", weights_only=True) for name in ("alone", "both"))
     assert both["images"] == alone["images"] == 3
     assert both["figures"] == pytest.approx(alone["figures"], abs=0.5)
