@@ -145,7 +145,7 @@ def test_an_error_of_an_augmentation_is_told_as_such_and_is_no_damage(tmp_path, 
 
 def _seeded(data):
     augment = PictureAugment(lf.recipes.plain(crop_scale=(0.1, 0.9)), CONFIG)
-    return loader._Seeded(data, augment, seed=0)
+    return loader.Seeded(data, augment, seed=0)
 
 
 def test_a_replacement_has_draws_of_its_own_that_depend_on_its_place_alone(tmp_path):
