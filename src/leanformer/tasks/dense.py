@@ -95,6 +95,7 @@ class DenseTask(Task):
     def objective(
         self, spec: str | Objective | None, model: nn.Module, teachers: dict[str, nn.Module], named: str, data: Scenes
     ) -> Objective:
+        spec = None if spec == "auto" else spec
         if spec is None and named == "auto":
             named = f"{self.terms} + {self.taught}" if teachers else self.terms
         for part in (spec or named).split("+") if not isinstance(spec, Objective) else ():
