@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 import leanformer as lf
+from leanformer.data.batches import Plan
 from leanformer.data.dense import IGNORED, Target, scenes_of
 from leanformer.data.dense_augment import SceneAugment, SceneEvaluation
 from leanformer.data.dense_camvid import CLASSES
 from leanformer.data.dense_loader import evaluation_scenes, training_scenes
 from leanformer.data.dense_open import open_scenes
-from leanformer.data.loader import Plan
 
 CPU = torch.device("cpu")
 

@@ -12,10 +12,10 @@ from torchvision.transforms.v2 import functional as F
 
 from ..core import Objective, set_classes
 from ..core.spec import parse_spec
+from ..data.batches import Batch, Plan
 from ..data.dense import Scenes
 from ..data.dense_open import SceneSource, Wanted, open_scenes
 from ..data.kinds import UNREADABLE
-from ..data.loader import Batch, Plan
 from ..settings import Settings
 from ..train.learner import Teachers, choose_objective
 from ..train.recipe import Recipe

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core import Objective, Step
+from ..data.batches import Batch, Plan
 from ..data.dense import IGNORED, Scenes, Target
 from ..data.dense_augment import SceneAugment, SceneEvaluation
 from ..data.dense_loader import Shown, evaluation_scenes, training_scenes
 from ..data.dense_open import Wanted
-from ..data.loader import Batch, Plan
 from ..fields import Count, check_fields
 from ..train.objectives import logits_of, objective
 from ..train.recipe import Recipe
