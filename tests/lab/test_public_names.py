@@ -14,6 +14,8 @@ FILES = sorted((ROOT / "lab").rglob("*.py"))
 MODULES = {"leanformer.backbones.census", "leanformer.papers.table"}
 MODULES |= {"leanformer.papers.tables", "leanformer.methods.evit"}
 MODULES |= {"leanformer.papers.repa.dense", "leanformer.tasks.pyramid"}
+MODULES |= {"leanformer.papers.tables", "leanformer.papers.published", "leanformer.papers.lvvit"}
+MODULES |= {"leanformer.papers.evit.tables", "leanformer.methods.evit", "leanformer.methods.sit"}
 """Public modules below a room whose names the room does not repeat. A bench of kernels needs
 the kernels as well, and a study of the search its parts."""
 
