@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "lab").rglob("*.py"))
 MODULES = {"leanformer.backbones.census", "leanformer.papers.table"}
 MODULES |= {"leanformer.papers.tables", "leanformer.methods.evit"}
+MODULES |= {"leanformer.papers.repa.dense", "leanformer.tasks.pyramid"}
 """Public modules below a room whose names the room does not repeat. A bench of kernels needs
 the kernels as well, and a study of the search its parts."""
 
