@@ -3,6 +3,7 @@
     eager               the whole model, from the picture to boxes or logits
     backbone            its backbone alone, on the picture as the network sees it
     compiled backbone   the whole model with that part compiled
+    optimised           the whole model after lf.optimize for this picture; of a detector, its backbone
 
 Models of one kind are timed in turn in one run. Their weights are fresh: an R-CNN passes its usual 1000 regions on, but
 a RetinaNet finds nothing, so that suppression costs it less than it would after training.
@@ -26,7 +27,7 @@ from leanformer.measure import choose, console, count, interleave, record, write
 from leanformer.papers.repa.dense import ADE20K, COCO, SIZES, TABLE6, build_dense
 from leanformer.tasks.pyramid import features_of, with_features
 
-FORMS = ("eager", "backbone", "compiled backbone")
+FORMS = ("eager", "backbone", "compiled backbone", "optimised")
 POOLFORMERS = ("PoolFormer-S12", "RIFormer-S12", "PoolFormer-S24", "RIFormer-S24")
 KINDS = {"RetinaNet": "retinanet", "Mask R-CNN": "mask_rcnn", "Semantic FPN": "fpn"}
 
@@ -100,7 +101,7 @@ def dense(
         device: cpu or cuda; by default the GPU if there is one.
         dtype: float32, or bfloat16 or float16 by autocast.
         size: Height and width of the picture instead of 800 x 1280 (detectors) and 512 x 512 (segmenters).
-        forms: eager, backbone, compiled backbone.
+        forms: eager, backbone, compiled backbone, optimised.
         repeats: How often each form is timed, in turn with the others.
         only: Only the rows whose name contains this text, as "Mask R-CNN, Swin"; several texts are parted by |.
         output: Write the result as JSON after each kind.
@@ -156,12 +157,16 @@ def _call(model: Any, picture: Tensor, form: str, dtype: str) -> Callable[[], An
     """A call that runs a form of a model on one picture; a detector resizes it to its own size."""
     detector = hasattr(model, "transform")
     features = features_of(model)
+    seen = model.transform([picture])[0].tensors if detector else picture[None]
+    if form == "compiled backbone":
+        compiled: Any = torch.compile(features, dynamic=False)
+        model = with_features(model, compiled)
+    elif form == "optimised":
+        size = (seen.shape[1], seen.shape[2], seen.shape[3])
+        model = lf.optimize(model, device=picture.device, batch=1, dtype=dtype, size=size)
     if form == "backbone":
-        seen = model.transform([picture])[0].tensors if detector else picture[None]
         run: Callable[[], Any] = partial(features, seen)
     else:
-        compiled: Any = torch.compile(features, dynamic=False)
-        model = model if form == "eager" else with_features(model, compiled)
         run = partial(model, [picture] if detector else picture[None])
 
     def call() -> Any:

@@ -20,6 +20,7 @@ def small(kind: str) -> torch.nn.Module:
 
 def test_each_form_of_each_model_is_timed_and_stands_beside_the_papers_latency(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    monkeypatch.setattr(lf, "optimize", lambda model, **_: model)
     monkeypatch.setattr(dense, "build_dense", lambda kind, backbone: small(kind))
     path, only = tmp_path / "dense.json", "Mask R-CNN, Swin-Small|UperNet, Swin-Small"
     assert (
@@ -45,7 +46,7 @@ def test_the_suite_has_the_twelve_models_of_the_table_and_poolformers_beside_rif
 
 def test_an_unknown_form_is_refused(capsys):
     assert main(["dense", "--forms", "fast"]) == 2
-    assert "unknown form 'fast'; known: eager, backbone, compiled backbone" in capsys.readouterr().err
+    assert "unknown form 'fast'; known: eager, backbone, compiled backbone, optimised" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive

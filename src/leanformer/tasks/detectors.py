@@ -29,6 +29,7 @@ from ..core import input_of, set_card, set_classes
 from ..core.checked import check_view
 from ..fields import Count, Share, Within, check_value
 from ..lazy import AROUND
+from .fast import optimize_features
 from .pyramid import Features, backbone_from, body_of, card_around, count_of, random_images, strides_of
 
 Side = Annotated[int, Within(16, 65_536)]
@@ -128,6 +129,10 @@ class Detector(nn.Module):
         for index, answer in enumerate(self.lenient(size)(list(images))):
             shown |= {f"{name} {index}": x.to(images) for name, x in answer.items()}
         return shown
+
+    def optimised_inside(self, optimize: Any, **how: Any) -> nn.Module:
+        """The detector with its backbone optimised; see `OptimisesInside`."""
+        return optimize_features(self, optimize, **how)
 
     def no_weight_decay(self) -> set[str]:
         return {f"backbone.features.{name}" for name in self.backbone.features.no_weight_decay()}
