@@ -6,6 +6,7 @@ lf.recipes.parse_recipe("evit_deit_small_0.7:epochs=100")
 """
 
 from ..core.spec import parse_spec
+from ..tasks import dino
 from ..tasks.recipes import camvid, dense, pets
 from ..train.finetune import finetune
 from ..train.recipe import Recipe, plain
@@ -13,8 +14,10 @@ from . import evit, lvvit, metaformer, repa, riformer, sit  # noqa: F401  (they 
 from .published import PUBLISHED, Published
 from .repa.dense import ade20k_upernet, coco_1x
 
-PRESETS = {"finetune": finetune, "plain": plain, "dense": dense, "pets": pets, "camvid": camvid}
-PRESETS |= {"coco_1x": coco_1x, "ade20k_upernet": ade20k_upernet}
+PRESETS = {
+    "finetune": finetune, "plain": plain, "dense": dense, "pets": pets, "camvid": camvid, "coco_1x": coco_1x,
+    "ade20k_upernet": ade20k_upernet, "dino": dino.recipe,
+}  # fmt: skip
 
 
 def find(spec: str) -> Published | None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..core import Branch, Objective, Step, Sum, View, blocks_of, card_of, input_of, taps
 from ..data.kinds import Data
 from ..layers.patches import disjoint, patch_product
+from .answer_features import features_of
 from .objectives import CrossEntropy, SoftDistillation, parse_objective
 
 Ask = Callable[[Objective, Callable[..., Any], Any, Any], Any]
@@ -207,7 +208,7 @@ def choose_objective(
 
     Args:
         spec: An objective, or terms as text; None for the recipe's.
-        student: The model that is trained.
+        student: The model that is trained; without a head, auto and soft mean that it learns its teacher's features.
         teachers: By name.
         recipe_spec: The recipe's terms; auto chooses.
         data: The training images; from images without labels only what teachers say is learnt.
@@ -227,6 +228,8 @@ def choose_objective(
 
 
 def _named(spec: str, student: nn.Module, teachers: dict[str, nn.Module], labelled: bool) -> Objective:
+    if getattr(student, "num_classes", None) == 0 and spec in ("auto", "soft"):
+        return features_of(teachers)
     if spec != "auto":
         return parse_objective(spec)
     if not teachers:

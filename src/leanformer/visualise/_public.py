@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from .cam import grad_cam
 from .charts import latency_breakdown, trade_off
+from .class_token import attention
 from .distributions import feature_distributions
 from .fields import receptive_field
 from .figure import Figure
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # it needs the tasks: imported when it is asked for
 __all__ = [
     "Figure",
     "Page",
+    "attention",
     "curve",
     "curves",
     "deep_attention",
