@@ -16,6 +16,7 @@ from .imagenet import imagenet
 from .kernel_suite import run_kernels
 from .papers import papers
 from .plans import plans
+from .predict_kills import predict_kills
 from .process_group import exit_on_terminate
 from .profile_suite import profile
 from .results_page import write_page
@@ -111,6 +112,7 @@ VERBS = {
     "study": study,
     "imagenet": imagenet,
     "plans": plans,
+    "predict-kills": predict_kills,
     "suite": suite,
     "kernels": kernels,
     "profile": profile,

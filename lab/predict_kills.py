@@ -1,0 +1,146 @@
+"""A run of predict that is killed again and again gives the rows of one that was left alone.
+
+    100,000 pictures → leanformer predict, left alone                         → rows A
+                     → the same, SIGKILL at ten random moments, then finished → rows B = A, to the last bit
+
+A moment is drawn uniformly from the start of a process to a while behind its first part, so that some kills fall into
+getting ready, some into a part, and some behind one.
+"""
+
+import dataclasses
+import io
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import leanformer as lf
+from leanformer.measure import LoadByOthers, record, write_result
+
+DIMS: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 4, "num_heads": 2, "num_classes": 10}
+
+
+def write_pictures(folder: Path, count: int, bad: int = 7) -> None:
+    """Files of noise 28 to 36 pixels wide, a thousand a folder; `bad` of them hold no picture."""
+    none = set(np.linspace(0, count - 1, bad + 2, dtype=int)[1:-1].tolist())
+    for index in range(count):
+        place = folder / f"{index // 1000:04}" / f"{index:07}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(index).integers(0, 256, (32, 28 + index % 9, 3), dtype=np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+        place.write_bytes(b"no picture" if index in none else file.getvalue())
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One call of `leanformer predict`."""
+
+    model: Path
+    source: Path
+    output: Path
+    workers: int
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """The process, its output thrown away."""
+        command = [sys.executable, "-m", "leanformer", "predict", str(self.model), str(self.source)]
+        command += ["--output", str(self.output), "--embed", "--device", "cpu", "--workers", str(self.workers)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, start_new_session=True)
+
+    def parts(self) -> list[Path]:
+        """The parts that are whole."""
+        return sorted(Path(f"{self.output}.parts").glob("part-*"))
+
+    def rows_done(self) -> int:
+        """Rows in the parts that are whole."""
+        return sum(int(path.stem.split("-")[2]) - int(path.stem.split("-")[1]) for path in self.parts())
+
+
+def left_alone(run: Run) -> tuple[float, float]:
+    """Seconds of a whole run, and of its start until the first part is there (or all is)."""
+    begun, first = time.monotonic(), None
+    process = run.start()
+    while process.poll() is None:
+        if first is None and run.parts():
+            first = time.monotonic() - begun
+        time.sleep(0.05)
+    if process.returncode:
+        raise ValueError(f"predict ended with {process.returncode} though nobody killed it")
+    whole = time.monotonic() - begun
+    return whole, first or whole
+
+
+def killed(run: Run, kills: int, longest: float, draw: random.Random) -> list[dict[str, Any]]:
+    """Start the run and kill it, `kills` times; what each attempt left behind. Ends early if one was done first."""
+    attempts = []
+    for _ in range(kills):
+        moment, process = draw.uniform(0, longest), run.start()
+        try:
+            process.wait(moment)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            attempts.append({"killed_after": round(moment, 2), "rows_whole": run.rows_done()})
+            continue
+        break
+    return attempts
+
+
+def same_rows(first: Path, second: Path) -> tuple[int, bool]:
+    """How many rows there are, and whether both files hold the same ones in the same order, to the last bit."""
+    import pyarrow.parquet as parquet
+
+    one, other = parquet.read_table(first), parquet.read_table(second)
+    return len(one), one.equals(other)
+
+
+def predict_kills(
+    images: int = 100_000,
+    kills: int = 10,
+    workers: int = 1,
+    seed: int = 0,
+    folder: Path | None = None,
+    output: Path | None = None,
+) -> int:
+    """Predict over many small pictures, killed at random moments, against a run that was left alone.
+
+    Example: python -m lab predict-kills --output results/predict_kills_cpu.json
+
+    Args:
+        images: How many pictures.
+        kills: How many processes are killed before one may finish.
+        workers: Processes that read pictures.
+        seed: Of the moments.
+        folder: Where pictures and rows go; a temporary place by default.
+        output: A JSON file for the figures.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        root, others = Path(place), LoadByOthers()
+        write_pictures(root / "photos", images)
+        model = lf.save(lf.create("vit", **DIMS), root / "model.safetensors")
+        alone = Run(model, root / "photos", root / "alone.parquet", workers)
+        whole, first = left_alone(alone)
+        run = dataclasses.replace(alone, output=root / "killed.parquet")
+        attempts = killed(run, kills, 1.5 * first, random.Random(seed))
+        if not run.output.exists():
+            left_alone(run)
+        rows, same = same_rows(alone.output, run.output)
+        left = sorted(path.name for path in root.iterdir() if path.name.startswith((".killed", "killed.parquet.")))
+        share = others.share()
+    row = {
+        "images": images, "rows": rows, "rows_equal": same, "kills": len(attempts), "attempts": attempts,
+        "seconds_left_alone": round(whole, 1), "seconds_to_first_part": round(first, 1), "workers": workers,
+        "files_left_behind": left, "load_by_others": None if share is None else round(share, 2),
+    }  # fmt: skip
+    print(f"{rows} rows, {len(attempts)} kills: {'equal' if same else 'NOT EQUAL'}")
+    if output is not None:
+        write_result(record("predict kills", [row], seed=seed, model=DIMS), output)
+    return 0 if same and rows == images and len(attempts) == kills and not left else 1
