@@ -177,12 +177,12 @@ def test_metrics_count_requests_failures_images_batches_and_time():
         httpx.post(f"{url}/classify", files=[("f", ("a", picture())), ("f", ("b", picture()))])
         httpx.post(f"{url}/classify", content=b"text")
         text = httpx.get(f"{url}/metrics").text
-    assert metric(text, "leanformer_requests_total") == 2
-    assert metric(text, 'leanformer_failures_total{status="415"}') == 1
-    assert metric(text, "leanformer_images_total") == 2
-    assert metric(text, "leanformer_batch_size_sum") == 2
-    assert metric(text, 'leanformer_request_seconds_bucket{le="+Inf"}') == 2
-    assert metric(text, "leanformer_request_seconds_count") == 2
+    for status in ("200", "415"):
+        assert metric(text, f'leanformer_requests_total{{model="tiny",status="{status}"}}') == 1
+    assert metric(text, 'leanformer_images_total{model="tiny"}') == 2
+    assert metric(text, 'leanformer_batch_size_sum{model="tiny"}') == 2
+    assert metric(text, 'leanformer_request_seconds_bucket{le="+Inf",model="tiny"}') == 2
+    assert metric(text, 'leanformer_request_seconds_count{model="tiny"}') == 2
 
 
 def test_a_model_that_drops_nothing_tells_no_patches():
@@ -219,7 +219,7 @@ def test_a_late_answer_is_504_and_what_nobody_waits_for_is_not_computed():
         answer = httpx.post(f"{url}/classify", files=[("f", (str(i), picture())) for i in range(3)])
         text = httpx.get(f"{url}/metrics").text
     assert answer.status_code == 504
-    assert metric(text, "leanformer_batch_size_count") == 1
+    assert metric(text, 'leanformer_batch_size_count{model="slow"}') == 1
 
 
 def test_a_body_that_does_not_come_is_408():
@@ -253,8 +253,8 @@ def test_64_clients_at_once_all_get_answers_and_share_batches():
         text = httpx.get(f"{url}/metrics").text
     row = load.row()
     assert (row["failed"], row["requests"], len(load.latencies)) == (0, 300, 300)
-    assert metric(text, "leanformer_images_total") == 300
-    assert metric(text, "leanformer_batch_size_count") < 200  # images did go together
+    assert metric(text, 'leanformer_images_total{model="tiny"}') == 300
+    assert metric(text, 'leanformer_batch_size_count{model="tiny"}') < 200  # images did go together
     assert row["latency_p50"] <= row["latency_p99"] <= row["latency_max"]
 
 
