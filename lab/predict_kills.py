@@ -3,10 +3,10 @@
     100,000 pictures → leanformer predict, left alone                         → rows A
                      → the same, SIGKILL at ten random moments, then finished → rows B = A, to the last bit
 
-A moment is drawn uniformly from the start of a process to a while behind its first part, so that some kills fall into
-getting ready, some into a part, and some behind one.
+Half of the moments lie between the start of a process and its first part, the other half behind that part.
 """
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -78,19 +78,27 @@ def left_alone(run: Run) -> tuple[float, float]:
     return whole, first or whole
 
 
-def killed(run: Run, kills: int, longest: float, draw: random.Random) -> list[dict[str, Any]]:
-    """Start the run and kill it, `kills` times; what each attempt left behind. Ends early if one was done first."""
-    attempts = []
-    for _ in range(kills):
-        moment, process = draw.uniform(0, longest), run.start()
-        try:
-            process.wait(moment)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            attempts.append({"killed_after": round(moment, 2), "rows_whole": run.rows_done()})
-            continue
-        break
+def killed(run: Run, kills: int, first: float, draw: random.Random) -> list[dict[str, Any]]:
+    """Start the run and kill it, `kills` times; what each attempt left behind. Ends early if one was done first.
+
+    Args:
+        run: What is run.
+        kills: How often it is killed.
+        first: Seconds from the start of a process to its first part.
+        draw: Draws the moments.
+    """
+    attempts: list[dict[str, Any]] = []
+    while len(attempts) < kills:
+        begun, before, process = time.monotonic(), len(run.parts()), run.start()
+        if draw.random() < 0.5:
+            while len(run.parts()) == before and process.poll() is None:
+                time.sleep(0.01)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(draw.uniform(0, first / 2))
+            break
+        process.kill()
+        process.wait()
+        attempts.append({"killed_after": round(time.monotonic() - begun, 2), "rows_whole": run.rows_done()})
     return attempts
 
 
@@ -129,7 +137,7 @@ def predict_kills(
         alone = Run(model, root / "photos", root / "alone.parquet", workers)
         whole, first = left_alone(alone)
         run = dataclasses.replace(alone, output=root / "killed.parquet")
-        attempts = killed(run, kills, 1.5 * first, random.Random(seed))
+        attempts = killed(run, kills, first, random.Random(seed))
         if not run.output.exists():
             left_alone(run)
         rows, same = same_rows(alone.output, run.output)
