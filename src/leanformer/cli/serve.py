@@ -1,4 +1,4 @@
-"""leanformer serve: a model behind HTTP, or as a folder for Triton. leanformer serve-load: how it stands a load."""
+"""leanformer serve: models behind HTTP, or one as a folder for Triton."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from ..serve.limits import Limits
-from .checks import above_zero, at_least, check_address, input_files, open_device, output_files, output_folder
+from .checks import above_zero, at_least, check_address, input_files, open_device, output_folder
 from .common import Apply, Models, Set
 
 Emit = Annotated[
@@ -97,36 +97,3 @@ def serve(
     served = [work.open_served(called, model, how, place) for called, model in named.items()]
     watched = work.watched(named, how, place) if reload else []
     work.listen(served, limits, max_batch, max_wait / 1000, host, port, watched, reload)
-
-
-def serve_load(
-    url: Annotated[str, tyro.conf.Positional],
-    clients: int = 64,
-    seconds: float = 60.0,
-    output: Path | None = None,
-) -> int:
-    """Load on a running service: clients that each send one image after the other; latency percentiles.
-
-    Example: leanformer serve-load http://127.0.0.1:8000 --clients 64 --seconds 60 --output results/serve_load.json
-
-    Args:
-        url: The address of the service.
-        clients: How many send at the same time.
-        seconds: For how long.
-        output: Write the figures as JSON.
-    """
-    from ..measure.results import record, write_result
-    from ..measure.terminal import console
-    from ..serve.load import health, put_load
-
-    at_least(1, clients=clients)
-    above_zero(seconds=seconds)
-    output_files(output)
-    about = health(url)
-    row = put_load(url, clients=clients, seconds=seconds).row()
-    told = {key: about.get(key) for key in ("model", "runtime", "input_size", "classes")}
-    for key, value in row.items():
-        console().print(f"{key:12} {value}")
-    if output is not None:
-        console().print(f"wrote {write_result(record('serve load', [told | row]), output)}")
-    return 1 if row["failed"] else 0
