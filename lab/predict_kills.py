@@ -1,59 +1,77 @@
 """A run of predict that is killed again and again gives the rows of one that was left alone.
 
-    100,000 pictures → leanformer predict, left alone                         → rows A
+    100,000 pictures → predict, left alone                                    → rows A
                      → the same, SIGKILL at ten random moments, then finished → rows B = A, to the last bit
 
-Half of the moments lie between the start of a process and its first part, the other half behind that part.
+Half of the moments lie between the start of a process and its first part, the other half behind that part. Processes
+are forked from this one, so that they do not spend their time on imports.
 """
 
-import contextlib
 import dataclasses
 import io
 import os
 import random
-import subprocess
-import sys
+import signal
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import nn
 
 import leanformer as lf
+from leanformer.data.packs import write_pack
 from leanformer.measure import LoadByOthers, record, write_result
 
-DIMS: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 4, "num_heads": 2, "num_classes": 10}
+DIMS: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
+PACK = 10_000
+"""Pictures of a pack."""
 
 
-def write_pictures(folder: Path, count: int, bad: int = 7) -> None:
-    """Files of noise 28 to 36 pixels wide, a thousand a folder; `bad` of them hold no picture."""
+def encoded(index: int, width: int) -> bytes:
+    """The bytes of a JPEG of noise, its own for each number."""
+    pixels = np.random.default_rng(index).integers(0, 256, (32, width, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=80)
+    return file.getvalue()
+
+
+def write_packs(folder: Path, count: int, bad: int = 7) -> None:
+    """Packs of pictures 32 or 36 pixels wide, of which `bad` are no pictures."""
+    folder.mkdir(parents=True)
     none = set(np.linspace(0, count - 1, bad + 2, dtype=int)[1:-1].tolist())
-    for index in range(count):
-        place = folder / f"{index // 1000:04}" / f"{index:07}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(index).integers(0, 256, (32, 28 + index % 9, 3), dtype=np.uint8)
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG", compress_level=1)
-        place.write_bytes(b"no picture" if index in none else file.getvalue())
+    for start in range(0, count, PACK):
+        indices = range(start, min(start + PACK, count))
+        files = [b"no picture" if index in none else encoded(index, 32 + index % 2 * 4) for index in indices]
+        write_pack(folder / f"pack_{start:07}.npz", files, [0] * len(files))
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One call of `leanformer predict`."""
+    """One call of predict, in a process of its own."""
 
-    model: Path
+    model: nn.Module
     source: Path
     output: Path
     workers: int
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """The process, its output thrown away."""
-        command = [sys.executable, "-m", "leanformer", "predict", str(self.model), str(self.source)]
-        command += ["--output", str(self.output), "--embed", "--device", "cpu", "--workers", str(self.workers)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, start_new_session=True)
+    def start(self) -> int:
+        """The id of a process that writes the output."""
+        child = os.fork()
+        if child:
+            return child
+        code = 1
+        try:
+            answers = lf.predict(
+                self.model, self.source, embed=True, device="cpu", batch_size=32, workers=self.workers
+            )  # fmt: skip
+            answers.save(self.output)
+            code = 0
+        finally:
+            os._exit(code)
 
     def parts(self) -> list[Path]:
         """The parts that are whole."""
@@ -64,16 +82,21 @@ class Run:
         return sum(int(path.stem.split("-")[2]) - int(path.stem.split("-")[1]) for path in self.parts())
 
 
+def ended(child: int) -> bool:
+    """Whether a process has ended by itself; refuses one that failed."""
+    gone, status = os.waitpid(child, os.WNOHANG)
+    if gone and status:
+        raise ValueError(f"predict ended with {status} though nobody killed it")
+    return bool(gone)
+
+
 def left_alone(run: Run) -> tuple[float, float]:
     """Seconds of a whole run, and of its start until the first part is there (or all is)."""
-    begun, first = time.monotonic(), None
-    process = run.start()
-    while process.poll() is None:
+    begun, first, child = time.monotonic(), None, run.start()
+    while not ended(child):
         if first is None and run.parts():
             first = time.monotonic() - begun
         time.sleep(0.05)
-    if process.returncode:
-        raise ValueError(f"predict ended with {process.returncode} though nobody killed it")
     whole = time.monotonic() - begun
     return whole, first or whole
 
@@ -89,15 +112,18 @@ def killed(run: Run, kills: int, first: float, draw: random.Random) -> list[dict
     """
     attempts: list[dict[str, Any]] = []
     while len(attempts) < kills:
-        begun, before, process = time.monotonic(), len(run.parts()), run.start()
+        begun, before, child = time.monotonic(), len(run.parts()), run.start()
+        done = False
         if draw.random() < 0.5:
-            while len(run.parts()) == before and process.poll() is None:
+            while len(run.parts()) == before and not (done := ended(child)):
                 time.sleep(0.01)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(draw.uniform(0, first / 2))
+        moment = time.monotonic() + draw.uniform(0, first / 2)
+        while not done and time.monotonic() < moment and not (done := ended(child)):
+            time.sleep(0.005)
+        if done:
             break
-        process.kill()
-        process.wait()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
         attempts.append({"killed_after": round(time.monotonic() - begun, 2), "rows_whole": run.rows_done()})
     return attempts
 
@@ -132,8 +158,9 @@ def predict_kills(
     """
     with tempfile.TemporaryDirectory(dir=folder) as place:
         root, others = Path(place), LoadByOthers()
-        write_pictures(root / "photos", images)
-        model = lf.save(lf.create("vit", **DIMS), root / "model.safetensors")
+        torch.set_num_threads(1)  # threads would not be there in forked processes
+        write_packs(root / "photos", images)
+        model = lf.create("vit", **DIMS).eval()
         alone = Run(model, root / "photos", root / "alone.parquet", workers)
         whole, first = left_alone(alone)
         run = dataclasses.replace(alone, output=root / "killed.parquet")

@@ -24,7 +24,7 @@ from leanformer.measure import LoadByOthers, record, write_result
 from leanformer.prediction import Predictions
 from leanformer.prediction.formats import arrow_table
 
-from .predict_kills import write_pictures
+from .predict_kills import write_packs
 
 STORE = 150 * 2**20
 """Bytes of a node's object store."""
@@ -96,8 +96,8 @@ def predict_ray(
     others = LoadByOthers()
     with tempfile.TemporaryDirectory() as place:
         photos, few = Path(place) / "photos", Path(place) / "few"
-        write_pictures(photos, images)
-        write_pictures(few, timed, bad=0)
+        write_packs(photos, images)
+        write_packs(few, timed, bad=0)
         small = lf.create("vit", img_size=32, patch_size=8, embed_dim=64, depth=4, num_heads=2, num_classes=10)
         alone = lf.predict(small, photos, embed=True, device="cpu").to_arrow()
         with local_cluster(2) as cluster:
