@@ -9,11 +9,11 @@ are forked from this one, so that they do not spend their time on imports.
 
 import dataclasses
 import io
-import os
+import multiprocessing
 import random
-import signal
 import tempfile
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from PIL import Image
 from torch import nn
 
 import leanformer as lf
-from leanformer.data.packs import write_pack
+from leanformer.data import write_pack
 from leanformer.measure import LoadByOthers, record, write_result
 
 DIMS: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
@@ -58,20 +58,16 @@ class Run:
     output: Path
     workers: int
 
-    def start(self) -> int:
-        """The id of a process that writes the output."""
-        child = os.fork()
-        if child:
-            return child
-        code = 1
-        try:
-            answers = lf.predict(
-                self.model, self.source, embed=True, device="cpu", batch_size=32, workers=self.workers
-            )  # fmt: skip
-            answers.save(self.output)
-            code = 0
-        finally:
-            os._exit(code)
+    def start(self) -> BaseProcess:
+        """A process that writes the output."""
+        process = multiprocessing.get_context("fork").Process(target=self.work)
+        process.start()
+        return process
+
+    def work(self) -> None:
+        """What the process does."""
+        answers = lf.predict(self.model, self.source, embed=True, device="cpu", batch_size=32, workers=self.workers)
+        answers.save(self.output)
 
     def parts(self) -> list[Path]:
         """The parts that are whole."""
@@ -82,18 +78,17 @@ class Run:
         return sum(int(path.stem.split("-")[2]) - int(path.stem.split("-")[1]) for path in self.parts())
 
 
-def ended(child: int) -> bool:
+def ended(process: BaseProcess) -> bool:
     """Whether a process has ended by itself; refuses one that failed."""
-    gone, status = os.waitpid(child, os.WNOHANG)
-    if gone and status:
-        raise ValueError(f"predict ended with {status} though nobody killed it")
-    return bool(gone)
+    if process.exitcode:
+        raise ValueError(f"predict ended with {process.exitcode} though nobody killed it")
+    return process.exitcode is not None
 
 
 def left_alone(run: Run) -> tuple[float, float]:
     """Seconds of a whole run, and of its start until the first part is there (or all is)."""
-    begun, first, child = time.monotonic(), None, run.start()
-    while not ended(child):
+    begun, first, process = time.monotonic(), None, run.start()
+    while not ended(process):
         if first is None and run.parts():
             first = time.monotonic() - begun
         time.sleep(0.05)
@@ -112,18 +107,18 @@ def killed(run: Run, kills: int, first: float, draw: random.Random) -> list[dict
     """
     attempts: list[dict[str, Any]] = []
     while len(attempts) < kills:
-        begun, before, child = time.monotonic(), len(run.parts()), run.start()
+        begun, before, process = time.monotonic(), len(run.parts()), run.start()
         done = False
         if draw.random() < 0.5:
-            while len(run.parts()) == before and not (done := ended(child)):
+            while len(run.parts()) == before and not (done := ended(process)):
                 time.sleep(0.01)
         moment = time.monotonic() + draw.uniform(0, first / 2)
-        while not done and time.monotonic() < moment and not (done := ended(child)):
+        while not done and time.monotonic() < moment and not (done := ended(process)):
             time.sleep(0.005)
         if done:
             break
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        process.kill()
+        process.join()
         attempts.append({"killed_after": round(time.monotonic() - begun, 2), "rows_whole": run.rows_done()})
     return attempts
 
