@@ -22,7 +22,7 @@ import torch
 
 import leanformer as lf
 from leanformer.measure import LoadByOthers, record, write_result
-from leanformer.prediction import Predictions
+from leanformer.prediction import Cluster, Predictions
 
 from .predict_kills import write_packs
 
@@ -47,7 +47,7 @@ def local_cluster(nodes: int) -> Iterator[Any]:
 
 def on_cluster(model: Any, source: Path, cluster: Any, actors: int) -> Predictions:
     """Predictions that the cluster computes with so many copies of the model."""
-    place = lf.prediction.Cluster(address=cluster.address, actors=actors)
+    place = Cluster(address=cluster.address, actors=actors)
     return lf.predict(model, source, embed=True, device="cpu", engine="ray", cluster=place)
 
 

@@ -8,6 +8,7 @@ RAY_ADDRESS names a cluster. A run that was stopped goes on with: python train_r
 
 import os
 import sys
+from typing import Any
 
 import ray
 import torch
@@ -15,11 +16,11 @@ from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
 
-def train(job: dict[str, list[str]]) -> None:
+def train(job: dict[str, Any]) -> None:
     """What each process does; Ray has told it its rank."""
     from leanformer.cli import main
 
-    os.chdir(job["folder"][0])  # Ray starts processes elsewhere
+    os.chdir(job["folder"])  # Ray starts processes elsewhere
     if main(["train", *job["words"]]):
         raise RuntimeError("leanformer train did not end well; its own line above says why")
 
@@ -27,9 +28,12 @@ def train(job: dict[str, list[str]]) -> None:
 def start(workers: int, words: list[str]) -> None:
     """Train with so many processes."""
     ray.init(log_to_driver=True)
-    gpus = ray.cluster_resources().get("GPU", 0) >= workers
-    scaling = ScalingConfig(num_workers=workers, use_gpu=gpus)
-    TorchTrainer(train, train_loop_config={"words": words, "folder": [os.getcwd()]}, scaling_config=scaling).fit()
+    there = ray.cluster_resources()
+    if there.get("GPU", 0) >= workers:
+        scaling = ScalingConfig(num_workers=workers, use_gpu=True)
+    else:
+        scaling = ScalingConfig(num_workers=workers, resources_per_worker={"CPU": min(1.0, there["CPU"] / workers)})
+    TorchTrainer(train, train_loop_config={"words": words, "folder": os.getcwd()}, scaling_config=scaling).fit()
 
 
 if __name__ == "__main__":
