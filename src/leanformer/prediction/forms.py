@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..core import card_json, card_of, classes_of, fuse, input_of
 from ..core.optimised import plain_of
 from ..speed import Optimized, optimize
+from ..tasks.fitting import task_of
 from ..train.evaluation import default_batch
 from ..train.objectives import logits_of
 from ..visualise.names import class_names_of
@@ -86,6 +87,17 @@ def input_config(model: nn.Module, settings: Settings) -> dict[str, Any]:
     """Size, normalisation and crop of what the model sees, with the crop that was asked for."""
     config = input_of(model)
     return config if settings.crop is None else {**config, "crop_pct": settings.crop}
+
+
+def require_classifier(model: nn.Module) -> None:
+    """Refuse a detector or a segmenter, whose answers are no classes of whole images.
+
+    Args:
+        model: Any model.
+    """
+    task = task_of(plain_of(model)).name
+    if task != "classification":
+        raise ValueError(f"this is a model for {task}; predict and serve answer with classifiers alone so far")
 
 
 def prepare(model: nn.Module, settings: Settings) -> Classification:

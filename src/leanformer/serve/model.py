@@ -26,7 +26,7 @@ from ..core import (
     trace,
 )
 from ..core.checked import check_view
-from ..prediction.forms import headless
+from ..prediction.forms import headless, require_classifier
 from ..speed import Optimized
 from ..train.objectives import logits_of
 from .onnx_file import OnnxFile
@@ -134,6 +134,7 @@ def of_model(
     >>> of_model(lf.apply(tiny, lf.EViT()), "tiny", ["cat", "dog"]).grid
     (4, 4)
     """
+    require_classifier(model)
     plain = plain_of(model).eval()
     if isinstance(model, Optimized):
         like = next(model.parameters())
