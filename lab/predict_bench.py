@@ -58,12 +58,13 @@ def predict_bench(
     lean, place = fuse(lf.apply(opened, *map(parse_method, methods))), torch.device(device)
     rates, shares, bound, others = [], {}, "", LoadByOthers()
     with tempfile.TemporaryDirectory() as folder:
-        files = pictures()
+        files, photos = pictures(), Path(folder) / "photos"
+        photos.mkdir()
         for index in range(0 if source else images):
-            (Path(folder) / f"{index}.jpg").write_bytes(files[index % len(files)])
+            (photos / f"{index}.jpg").write_bytes(files[index % len(files)])
         for _ in range(turns):
             own = own_rate(lean, batch_size, place, 5)
-            answers = lf.predict(lean, source or folder, device=device, batch_size=batch_size, dtype="float32")
+            answers = lf.predict(lean, source or photos, device=device, batch_size=batch_size, dtype="float32")
             report = answers.save(Path(folder) / "answers.parquet", overwrite=True)
             rates.append((own, report.rows / report.seconds))
             shares, bound = report.shares, report.bound
