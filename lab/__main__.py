@@ -17,9 +17,14 @@ from .imagenet import imagenet
 from .kernel_suite import run_kernels
 from .papers import papers
 from .plans import plans
+from .predict_bench import predict_bench
+from .predict_kills import predict_kills
+from .predict_million import predict_million
+from .predict_ray import predict_ray
 from .process_group import exit_on_terminate
 from .profile_suite import profile
 from .results_page import write_page
+from .serve_load import serve_load
 from .study import study
 from .suite import Options, run_suite
 from .training_free import training_free
@@ -112,6 +117,11 @@ VERBS = {
     "study": study,
     "imagenet": imagenet,
     "plans": plans,
+    "predict-bench": predict_bench,
+    "predict-kills": predict_kills,
+    "predict-million": predict_million,
+    "predict-ray": predict_ray,
+    "serve-load": serve_load,
     "suite": suite,
     "kernels": kernels,
     "dense": dense,

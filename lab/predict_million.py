@@ -1,11 +1,11 @@
 """A pack repeated to a million rows, embedded in one run: throughput beside the model's own, and memory over the run.
 
-python -m lab.predict_million deit_small_patch16_224 pack.npz --rows 1000000 --output results/predict_million.json
+python -m lab predict-million deit_small_patch16_224 pack.npz --rows 1000000 --output results/predict_million.json
 """
 
 import dataclasses
+import multiprocessing
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -64,24 +64,42 @@ def model_rate(answers: Predictions, seconds: float = 5.0) -> float:
     return count / (time.perf_counter() - start)
 
 
-def resident() -> float:
-    """Memory of this process now, in MiB; its peak where the system tells no more."""
+def resident(process: int | str = "self") -> float:
+    """Memory of a process now, in MiB; 0 where it is gone or the system does not tell."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return 0.0
 
 
-class _Watched(Predictions):
-    """Predictions that note the memory of the process as they go."""
+def memory_now() -> tuple[float, float, float]:
+    """MiB of this process, of the processes that read for it, and on the GPU."""
+    readers = sum(resident(child.pid or 0) for child in multiprocessing.active_children())
+    gpu = torch.cuda.memory_reserved() / 2**20 if torch.cuda.is_available() else 0.0
+    return round(resident(), 1), round(readers, 1), round(gpu, 1)
+
+
+class Watched(Predictions):
+    """Predictions that note the memory of their processes as they go."""
 
     def batches(self, *arguments: Any, **options: Any) -> Any:
-        self.memory: list[float] = []
+        """The batches, as of any predictions."""
+        self.memory: list[tuple[float, float, float]] = []
         every = max(1, len(self) // (self.settings.batch_size or 1) // 100)
         for number, batch in enumerate(super().batches(*arguments, **options)):
             if number % every == 0:
-                self.memory.append(round(resident(), 1))
+                self.memory.append(memory_now())
             yield batch
+
+
+def memory_told(seen: list[tuple[float, float, float]]) -> dict[str, dict[str, float]]:
+    """The memory a tenth into a run, at its end, and at most.
+
+    >>> memory_told([(1.0, 0.0, 0.0), (2.0, 0.0, 0.0)])["process"]
+    {'tenth': 1.0, 'last': 2.0, 'most': 2.0}
+    """
+    columns = zip(("process", "readers", "gpu"), zip(*seen))
+    return {name: {"tenth": kind[len(kind) // 10], "last": kind[-1], "most": max(kind)} for name, kind in columns}
 
 
 def predict_million(
@@ -96,6 +114,8 @@ def predict_million(
 ) -> int:
     """Embed a pack repeated to many rows, and tell what it took.
 
+    Example: python -m lab predict-million deit_small_patch16_224 pack.npz --output results/predict_million_h200.json
+
     Args:
         model: A model's name or a leanformer checkpoint.
         pack: An npz pack.
@@ -108,26 +128,21 @@ def predict_million(
     """
     settings = Settings(top=1, embed="float16", batch_size=batch_size, device=device, optimized=optimized)
     opened = lf.load(model) if model.endswith(".safetensors") else lf.create(model)
-    answers = _Watched(opened, Repeated(open_records(pack), rows), settings, workers)
+    answers = Watched(opened, Repeated(open_records(pack), rows), settings, workers)
     before = model_rate(answers)
     with tempfile.TemporaryDirectory() as folder:
         report = answers.save(Path(folder) / "vectors")
         written = sum(path.stat().st_size for path in (Path(folder) / "vectors").iterdir())
     after = model_rate(answers)
     rate, own = report.rows / report.seconds, max(before, after)
-    memory = answers.memory
     row = {
         "model": model, "rows": report.rows, "failed": report.failed, "seconds": report.seconds,
         "images_per_second": rate, "model_images_per_second": own, "share_of_model": rate / own,
         "shares": report.shares, "bound": report.bound, "bytes_written": written,
-        "memory_mib": {"tenth": memory[len(memory) // 10], "last": memory[-1], "most": max(memory)},
+        "memory_mib": memory_told(answers.memory),
     }  # fmt: skip
     print(f"{report}\n{rate / own:.1%} of the model's own {own:,.0f} a second; memory {row['memory_mib']}")
     if output is not None:
         about = {"pack": Path(pack).name, "batch": answers.settings.batch_size, "dtype": answers.settings.dtype}
         write_result(record("predict_million", [row], str(answers.settings.on()), **about), output)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(tyro.cli(predict_million))

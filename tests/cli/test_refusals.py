@@ -116,8 +116,6 @@ def refused(capsys, *arguments: object) -> str:
         (["show", "grad-cam", *TINY, "--image", "nothing.jpg"], "nothing.jpg does not exist"),
         (["eval", *TINY, "--data", "DATA", "--crop", "nan"], "--crop must be above 0 and at most 1, not nan"),
         (["sweep", *TINY, "--data", "DATA", "--crop", "nan"], "--crop must be above 0"),
-        (["serve-load", "http://127.0.0.1:1", "--seconds", "nan"], "--seconds must be a finite number"),
-        (["serve-load", "127.0.0.1"], "is not the address of a service"),
         (["backbones", "zz"], "unknown 'zz'; known: vision_transformer"),
         (["export", *TINY, "--output", "x.onnx", "--format", "zz"], "unknown format 'zz'; known: onnx"),
         (["export", *TINY, "--output", "x.onnx", "--preprocess", "0", "0"], "--preprocess must be at least 1"),

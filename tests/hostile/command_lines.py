@@ -24,7 +24,6 @@ ALWAYS = {
     "eval": ["--workers", "0"],
     "export": ["--repeats", "1", "--format", "torch"],
     "sweep": ["--vary", "keep_rate=0.5"],
-    "serve-load": ["--seconds", "0.1", "--clients", "1"],
     "calibrate": ["--images", "4"],
     "recalibrate": ["--images", "4"],
 }

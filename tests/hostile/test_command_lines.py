@@ -14,7 +14,7 @@ from leanformer.cli import main
 SECONDS = 60
 PARTS = 2
 """For as many processes."""
-OWN_NO = ("tables", "bench", "serve-load")
+OWN_NO = ("tables", "bench")
 """Verbs that end with 1 when they have found what they look for."""
 
 

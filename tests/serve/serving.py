@@ -50,7 +50,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(served: Served, limits: Limits | None = None, **options: Any) -> Iterator[str]:
+def serving(served: Served | list[Served], limits: Limits | None = None, **options: Any) -> Iterator[str]:
     """A server in a thread; its address."""
     port = free_port()
     app = create_app(served, limits, **options)

@@ -207,6 +207,6 @@ def test_the_names_on_a_models_card_are_answered(tmp_path, monkeypatch):
     names = ["n01440764", "n01443537", "cat", "dog", "elk"]
     path = lf.save(set_classes(tiny(), names), tmp_path / "model.safetensors")
     told = []
-    monkeypatch.setattr(serve_work, "listen", lambda served, *rest: told.append(served.classes))
+    monkeypatch.setattr(serve_work, "listen", lambda served, *rest: told.append(served[0].classes))
     assert main(["serve", str(path)]) == 0
     assert told == [("tench", "goldfish", "cat", "dog", "elk")]

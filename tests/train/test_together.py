@@ -2,12 +2,16 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from together import norm_step, one_step, together
 
 from leanformer.layers.norms import BatchNormLast
+from leanformer.train import parallel
+from leanformer.train.runs import Settings
 from leanformer.train.sync_norm import SyncBatchNorm
 
 ADAMW = {"epochs": 2, "max_updates": None, "recipe": {"optimizer": "adamw", "learning_rate": 1e-2, "ema": 0.9}}
@@ -106,3 +110,14 @@ def test_batch_norms_left_alone_see_the_batch_of_their_process(alone_with_batch_
 def test_sharding_one_process_is_refused(tmp_path):
     with pytest.raises(ValueError, match="torchrun"):
         one_step(str(tmp_path / "run"), shard=True)
+
+
+@pytest.mark.parametrize(("world", "gpu", "cpu"), [("2", False, True), ("2", True, False), ("1", False, False)])
+def test_processes_that_a_launcher_started_without_a_gpu_train_together(world, gpu, cpu, monkeypatch):
+    given: dict[str, Any] = {}
+    alone = SimpleNamespace(device=torch.device("cpu"), num_processes=1)
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu)
+    monkeypatch.setattr(parallel, "Accelerator", lambda **options: given.update(options) or alone)
+    parallel.accelerator_for(Settings(), None)
+    assert given["cpu"] is cpu

@@ -31,7 +31,6 @@ VERBS = {
     "show": "show:show",
     "predict": "predict:predict",
     "serve": "serve:serve",
-    "serve-load": "serve:serve_load",
     "report": "report:report",
     "tables": "tables:tables",
     "train": "train:train",

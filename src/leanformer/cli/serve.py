@@ -1,4 +1,4 @@
-"""leanformer serve: a model behind HTTP, or as a folder for Triton. leanformer serve-load: how it stands a load."""
+"""leanformer serve: models behind HTTP, or one as a folder for Triton."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import tyro
 
 from ..serve.limits import Limits
-from .checks import above_zero, at_least, check_address, input_files, open_device, output_files, output_folder
-from .common import Apply, Model, Set, open_model
+from .checks import above_zero, at_least, check_address, input_files, open_device, output_folder
+from .common import Apply, Models, Set
 
 Emit = Annotated[
     tuple[tuple[Literal["triton"], Path], ...], tyro.conf.arg(metavar="triton FOLDER"), tyro.conf.UseAppendAction
@@ -15,7 +15,7 @@ Emit = Annotated[
 
 
 def serve(
-    model: Model,
+    models: Models,
     methods: Apply = (),
     checkpoint: Path | None = None,
     arguments: Set = (),
@@ -23,6 +23,8 @@ def serve(
     name: str | None = None,
     classes: Path | None = None,
     fused: bool = True,
+    optimized: bool | None = None,
+    reload: float = 2.0,
     device: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -36,22 +38,29 @@ def serve(
     max_connections: int = Limits.connections,
     timeout: float = Limits.seconds,
 ) -> None:
-    """Serve a model over HTTP: POST /classify, GET /healthz and /metrics, and a page for people at /.
+    """Serve models over HTTP: POST /classify and /embed, GET /models, /healthz and /metrics, a page for people at /.
 
     Example: leanformer serve deit_small_patch16_224 --apply evit:keep_rate=0.7 --checkpoint deit_s.safetensors
+
+    Example: leanformer serve lean=a.safetensors full=b.safetensors   (then POST /models/full/classify)
 
     Example: leanformer serve --emit triton models lean.safetensors
 
     Args:
-        model: A name, a leanformer checkpoint, or an ONNX file that leanformer exported.
+        models: Names, leanformer checkpoints, or ONNX files that leanformer exported; NAME=FILE says what one is
+            called. The first answers where a request names none.
         methods: A method as name:option=value,option=value; may be given several times.
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
         emit: Do not serve; write a model repository for NVIDIA Triton into this folder.
-        name: What the model is called in answers and in the repository.
+        name: What a single model is called in answers and in the repository; by default the file's name.
         classes: A text file with the name of one class a line; by default the names on the model's card, or ImageNet's
             for 1000 classes.
-        fused: Fuse the model first.
+        fused: Fuse the models first.
+        optimized: Answer in the fastest form for batches of --max-batch images, searched for at the start. By default
+            on a GPU; a file of an optimised model answers in its fast form anyway.
+        reload: Seconds between two looks whether a file has changed; a changed one is opened beside the old one and
+            takes its place without a request being dropped. 0: never.
         device: Where PyTorch computes: cpu or cuda; by default the GPU if there is one.
         host: The address to listen on; 0.0.0.0 for every one.
         port: The port to listen on.
@@ -68,57 +77,23 @@ def serve(
     from . import serve_work as work
 
     at_least(1, max_batch=max_batch)
-    above_zero(timeout=timeout, max_wait=max_wait)
+    above_zero(timeout=timeout, max_wait=max_wait, reload=reload or None)
     input_files(classes=classes)
-    called = name or Path(model).stem
+    named = work.named(models, name)
+    how = work.How(methods, checkpoint, arguments, classes, fused, optimized, max_batch)
     if emit:
+        if len(named) > 1:
+            raise ValueError(f"--emit writes one model; {len(named)} were given")
         for _, folder in emit:
             output_folder(folder)
-            how = (methods, checkpoint, arguments)
-            work.emit(folder, called, model, how, classes, fused, max_batch, max_wait / 1000)
+            work.emit(folder, *next(iter(named.items())), how, max_wait / 1000)
         return
     limits = Limits(
         body=max_body, pixels=max_pixels, request_pixels=max_request_pixels, images=max_images, seconds=timeout,
         queue=max_queue, connections=max_connections, headers=min(Limits.headers, timeout),
     )  # fmt: skip
     check_address(host, port)
-    if Path(model).suffix == ".onnx":
-        work.only_file(model, methods, checkpoint, arguments)
-        served = work.serve_file(model, called, classes)
-    else:
-        place = open_device(device)
-        served = work.serve_model(open_model(model, methods, checkpoint, arguments), place, called, classes, fused)
-    work.listen(served, limits, max_batch, max_wait / 1000, host, port)
-
-
-def serve_load(
-    url: Annotated[str, tyro.conf.Positional],
-    clients: int = 64,
-    seconds: float = 60.0,
-    output: Path | None = None,
-) -> int:
-    """Load on a running service: clients that each send one image after the other; latency percentiles.
-
-    Example: leanformer serve-load http://127.0.0.1:8000 --clients 64 --seconds 60 --output results/serve_load.json
-
-    Args:
-        url: The address of the service.
-        clients: How many send at the same time.
-        seconds: For how long.
-        output: Write the figures as JSON.
-    """
-    from ..measure.results import record, write_result
-    from ..measure.terminal import console
-    from ..serve.load import health, put_load
-
-    at_least(1, clients=clients)
-    above_zero(seconds=seconds)
-    output_files(output)
-    about = health(url)
-    row = put_load(url, clients=clients, seconds=seconds).row()
-    told = {key: about.get(key) for key in ("model", "runtime", "input_size", "classes")}
-    for key, value in row.items():
-        console().print(f"{key:12} {value}")
-    if output is not None:
-        console().print(f"wrote {write_result(record('serve load', [told | row]), output)}")
-    return 1 if row["failed"] else 0
+    place = open_device(device)
+    served = [work.open_served(called, model, how, place) for called, model in named.items()]
+    watched = work.watched(named, how, place) if reload else []
+    work.listen(served, limits, max_batch, max_wait / 1000, host, port, watched, reload)

@@ -1,78 +1,163 @@
 """What `leanformer serve` does: open a model or a file, listen, or write a repository for Triton."""
 
+import dataclasses
+import functools
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from ..core import card_of, classes_of, fuse
 from ..export import onnx, open_file
 from ..export.target import require
 from ..measure.terminal import console
-from ..serve import Limits, OnnxFile, Served, of_file, of_model, write_repository
+from ..serve import Limits, OnnxFile, Served, Watched, of_file, of_model, write_repository
+from ..speed import Optimized, optimize
 from ..visualise.names import class_names_of
 from .common import open_model
 
-SERVING = ("fastapi", "uvicorn", "python_multipart")
+SERVING = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
-def listen(served: Served, limits: Limits, max_batch: int, max_wait: float, host: str, port: int) -> None:
+@dataclasses.dataclass(frozen=True)
+class How:
+    """How the models of a command line are opened.
+
+    Attributes:
+        methods: Methods that are applied to each.
+        checkpoint: Weights for a model given by name.
+        arguments: Arguments for a model given by name.
+        classes: A file with the names of the classes.
+        fused: Whether models are fused.
+        optimized: Whether the fastest form is searched for; None: on a GPU.
+        max_batch: Images that go through a model together.
+    """
+
+    methods: tuple[str, ...]
+    checkpoint: Path | None
+    arguments: tuple[str, ...]
+    classes: Path | None
+    fused: bool
+    optimized: bool | None
+    max_batch: int
+
+
+def named(models: tuple[str, ...], name: str | None) -> dict[str, str]:
+    """What each model is called → its name or file.
+
+    Args:
+        models: What was given, each as MODEL or NAME=MODEL.
+        name: What was given as --name.
+
+    >>> named(("runs/lean.safetensors", "full=b.safetensors"), None)
+    {'lean': 'runs/lean.safetensors', 'full': 'b.safetensors'}
+    """
+    if not models:
+        raise ValueError("give at least one model, by name or as a file")
+    if name is not None and len(models) > 1:
+        raise ValueError(f"--name names one model, but there are {len(models)}; write NAME=FILE for each")
+    found: dict[str, str] = {}
+    for given in models:
+        called, sign, model = given.partition("=")
+        if not sign or Path(given).exists():
+            called, model = name or Path(given).stem, given
+        if not re.fullmatch(r"[\w .-]+", called) or not model:
+            raise ValueError(
+                f"'{given}' cannot be a model and its name; write NAME=FILE with letters, digits, _, - and ."
+            )
+        if called in found:
+            raise ValueError(f"two models are called '{called}'; write NAME=FILE to tell them apart")
+        found[called] = model
+    return found
+
+
+def listen(
+    served: Sequence[Served],
+    limits: Limits,
+    max_batch: int,
+    max_wait: float,
+    host: str,
+    port: int,
+    watched: Sequence[Watched] = (),
+    look_every: float = 2.0,
+) -> None:
     """Answer requests until the process is told to end."""
     from ..serve import server
     from ..serve.app import create_app
 
-    served.warm_up(max_batch)
-    app = create_app(served, limits, max_batch=max_batch, max_wait=max_wait)
-    console().print(f"{served.name} on {served.runtime}: http://{host}:{port}")
+    app = create_app(
+        served, limits, max_batch=max_batch, max_wait=max_wait, watched=watched, look_every=look_every
+    )  # fmt: skip
+    for each in served:
+        console().print(f"{each.name} on {each.runtime}: http://{host}:{port}", highlight=False)
     server.listen(app, limits, host, port)
 
 
-def emit(
-    folder: Path,
-    name: str,
-    model: str,
-    how: tuple[tuple[str, ...], Path | None, tuple[str, ...]],
-    classes: Path | None,
-    fused: bool,
-    max_batch: int,
-    max_wait: float,
-) -> None:
+def emit(folder: Path, name: str, model: str, how: How, max_wait: float) -> None:
+    """Write the folder of one model into a model repository for Triton."""
     require(("onnx", "onnxscript", "onnxruntime"), "onnx", "a repository for Triton")
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(model)
         if path.suffix == ".onnx":
-            only_file(model, *how)
+            only_file(model, how)
         else:
-            path = onnx(open_model(model, *how), Path(temporary) / "model.onnx", fused=fused).path
+            opened = open_model(model, how.methods, how.checkpoint, how.arguments)
+            path = onnx(opened, Path(temporary) / "model.onnx", fused=how.fused).path
         file = OnnxFile.read(path)
-        names = _classes(classes, file.output_dims[-1], file.classes)
-        written = write_repository(folder, name, file, names, max_batch=max_batch, max_wait=max_wait)
+        names = _classes(how.classes, file.output_dims[-1], file.classes)
+        written = write_repository(folder, name, file, names, max_batch=how.max_batch, max_wait=max_wait)
     console().print(f"wrote {written}; serve it with: tritonserver --model-repository={folder}")
 
 
-def only_file(model: str, methods: tuple[str, ...], checkpoint: Path | None, arguments: tuple[str, ...]) -> None:
-    if methods or checkpoint is not None or arguments:
+def only_file(model: str, how: How) -> None:
+    """Refuse options that say how to build a model beside a file that is one."""
+    if how.methods or how.checkpoint is not None or how.arguments:
         raise ValueError(f"{model} is finished: give no methods, no checkpoint and no arguments with it")
 
 
-def serve_file(model: str, name: str, classes: Path | None) -> Served:
-    """An ONNX file that leanformer exported, ready to answer."""
+def open_served(name: str, model: str, how: How, place: torch.device) -> Served:
+    """A model that is ready to answer, and has answered once.
+
+    Args:
+        name: What it is called.
+        model: Its name or file.
+        how: How it is opened.
+        place: Where PyTorch computes.
+    """
     require(SERVING, "serve", "serving")
-    file = OnnxFile.read(model)
-    return of_file(file, open_file(model), name, _classes(classes, file.output_dims[-1], file.classes))
+    if Path(model).suffix == ".onnx":
+        only_file(model, how)
+        file = OnnxFile.read(model)
+        served = of_file(file, open_file(model), name, _classes(how.classes, file.output_dims[-1], file.classes))
+    else:
+        served = _of_torch(name, model, how, place)
+    served.warm_up(how.max_batch)
+    return served
 
 
-def serve_model(model: nn.Module, place: torch.device, name: str, classes: Path | None, fused: bool) -> Served:
-    """A model on a device, ready to answer."""
-    require(SERVING, "serve", "serving")
-    ready = _ready(model, fused).to(place)
-    return of_model(ready, name, _classes(classes, ready.num_classes, classes_of(ready)))  # type: ignore[arg-type]
+def watched(models: dict[str, str], how: How, place: torch.device) -> list[Watched]:
+    """Those of the models that lie in files, to be opened anew when these change."""
+    files = {name: model for name, model in models.items() if Path(model).suffix in (".safetensors", ".onnx")}
+    return [
+        Watched(name, Path(model), functools.partial(open_served, name, model, how, place))
+        for name, model in files.items()
+    ]
 
 
-def _ready(model: nn.Module, fused: bool) -> nn.Module:
-    return fuse(model) if fused and not card_of(model).fused else model.eval()
+def _of_torch(name: str, model: str, how: How, place: torch.device) -> Served:
+    build = (model, how.methods, how.checkpoint, how.arguments)
+    ready = open_model(*build, fast=how.optimized is not False and not how.methods)
+    if isinstance(ready, Optimized) and next(ready.parameters()).device.type != place.type:
+        ready = open_model(*build)
+    fast = None
+    if not isinstance(ready, Optimized):
+        ready = (fuse(ready) if how.fused and not card_of(ready).fused else ready.eval()).to(place)
+        if place.type == "cuda" if how.optimized is None else how.optimized:
+            fast = functools.partial(optimize, device=place, batch=how.max_batch)
+    names = _classes(how.classes, ready.num_classes, classes_of(ready))  # type: ignore[arg-type]
+    return of_model(ready, name, names, fast)
 
 
 def _classes(path: Path | None, total: int, carded: Sequence[str] | None) -> Sequence[str]:

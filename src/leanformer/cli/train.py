@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -240,6 +241,8 @@ def _profile(
 
 
 def _report(result: Result, by: str = "") -> int:
+    if int(os.environ.get("RANK", "0")):  # of processes that train together, the first one speaks
+        return 0 if result.finished else STOPPED
     if not result.finished:
         print(f"stopped after update {result.updates}; go on with: leanformer train --resume {result.folder}")
         return STOPPED

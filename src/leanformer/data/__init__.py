@@ -2,6 +2,7 @@
 
 from .dense import IGNORED, Scenes, Target, scenes_of
 from .dense_open import open_scenes
+from .packs import write_pack
 from .samples import sample_images
 from .sources import Arrays, Data, Files, Source, Stream, check_fit, open_data
 from .view import EvaluationView
@@ -21,4 +22,5 @@ __all__ = [
     "open_scenes",
     "sample_images",
     "scenes_of",
+    "write_pack",
 ]

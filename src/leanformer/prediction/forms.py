@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..core import card_json, card_of, classes_of, fuse, input_of
 from ..core.optimised import plain_of
 from ..speed import Optimized, optimize
+from ..tasks.fitting import task_of
 from ..train.evaluation import default_batch
 from ..train.objectives import logits_of
 from ..visualise.names import class_names_of
@@ -88,6 +89,17 @@ def input_config(model: nn.Module, settings: Settings) -> dict[str, Any]:
     return config if settings.crop is None else {**config, "crop_pct": settings.crop}
 
 
+def require_classifier(model: nn.Module) -> None:
+    """Refuse a detector or a segmenter, whose answers are no classes of whole images.
+
+    Args:
+        model: Any model.
+    """
+    task = task_of(plain_of(model)).name
+    if task != "classification":
+        raise ValueError(f"this is a model for {task}; predict and serve answer with classifiers alone so far")
+
+
 def prepare(model: nn.Module, settings: Settings) -> Classification:
     """The task of a classifier, ready to compute on its device.
 
@@ -98,12 +110,12 @@ def prepare(model: nn.Module, settings: Settings) -> Classification:
     device, plain = settings.on(), plain_of(model)
     names = class_names(plain, settings.classes) if settings.asks_classes else ()
     patches = require_tokens(plain) if settings.kept else 0
-    headless, classifier = _headless(plain, bool(names)) if settings.embed else (None, None)
-    if isinstance(model, Optimized) and headless is None and not settings.kept:
+    without, classifier = headless(plain, bool(names)) if settings.embed else (None, None)
+    if isinstance(model, Optimized) and without is None and not settings.kept:
         forward: Any = _Cast(model)
     else:
-        forward = _form(headless if headless is not None else plain, device, settings)
-    length = 0 if headless is None else _length(headless)
+        forward = _form(without if without is not None else plain, device, settings)
+    length = 0 if without is None else _length(without)
     return Classification(
         forward=forward,
         classes=names,
@@ -138,11 +150,20 @@ def _form(model: nn.Module, device: torch.device, settings: Settings) -> _Cast:
     return _Cast(copy.deepcopy(fused).to(device, getattr(torch, settings.dtype or "float32")))
 
 
-def _headless(model: Any, classes: bool) -> tuple[nn.Module, nn.Module | None]:
-    """The model without its head, which gives embeddings, and the head, where classes are asked for as well."""
+def headless(model: Any, classes: bool) -> tuple[nn.Module, nn.Module | None]:
+    """The model without its head, which gives embeddings, and the head, where classes are asked for as well.
+
+    Args:
+        model: A classifier; what comes back computes with its very weights.
+        classes: Whether the head is wanted too.
+
+    Raises:
+        ValueError: No head can be taken off, or it is more than a layer behind the embedding.
+    """
     if not hasattr(model, "reset_classifier") or not hasattr(model, "get_classifier"):
         raise ValueError(f"embed: {type(model).__name__} has no head that can be taken off")
-    without = copy.deepcopy(model).eval()
+    weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    without = copy.deepcopy(model, dict(weights)).eval()  # the modules are copied, the weights are not
     head = copy.deepcopy(without.get_classifier())
     without.reset_classifier(0)
     if not classes:
@@ -151,7 +172,9 @@ def _headless(model: Any, classes: bool) -> tuple[nn.Module, nn.Module | None]:
     images = torch.rand(1, *input_of(model)["input_size"], device=like.device, dtype=like.dtype)
     with torch.inference_mode():
         try:
-            same = torch.allclose(head(without(images)), logits_of(copy.deepcopy(model).eval()(images)), atol=1e-4)
+            same = torch.allclose(
+                head(without(images)), logits_of(copy.deepcopy(model, dict(weights)).eval()(images)), atol=1e-4
+            )
         except (RuntimeError, TypeError):  # heads in a tuple, or of another shape
             same = False
     if not same:
@@ -162,11 +185,11 @@ def _headless(model: Any, classes: bool) -> tuple[nn.Module, nn.Module | None]:
     return without, head.eval()
 
 
-def _length(headless: nn.Module) -> int:
-    like = next(headless.parameters())
-    images = torch.zeros(1, *input_of(headless)["input_size"], device=like.device, dtype=like.dtype)
+def _length(without: nn.Module) -> int:
+    like = next(without.parameters())
+    images = torch.zeros(1, *input_of(without)["input_size"], device=like.device, dtype=like.dtype)
     with torch.inference_mode():
-        found = headless(images)
+        found = without(images)
     if found.ndim != 2:
         raise ValueError(f"embed: without its head the model gives {tuple(found.shape[1:])}, not one vector an image")
     return int(found.shape[1])

@@ -15,7 +15,7 @@ from ..data.view import EvaluationView
 from ..speed import load
 from .answers import Answers, Field
 from .formats import Format, format_of, require_pyarrow
-from .forms import Settings, input_config, model_card, model_fingerprint, prepare
+from .forms import Settings, input_config, model_card, model_fingerprint, prepare, require_classifier
 from .parts import Parts
 from .reading import batch_rows, pixel_batches
 from .records import Records, digest
@@ -252,5 +252,6 @@ def predict(
         crop=crop,
     )
     opened = model if isinstance(model, nn.Module) else load(model)
+    require_classifier(opened)
     records = open_records(source, split, column)
     return Predictions(opened, records, settings, workers, (cluster or Cluster()) if engine == "ray" else None)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MOST_BLOCKS = 4096
 """Pieces of work that Ray keeps account of; each is one batch or more."""
+READING = 0.25
+"""Of a CPU, where models compute on CPUs too: a reader and a model share one, so that one CPU is enough for both."""
 
 
 def require_ray() -> None:
@@ -140,14 +142,14 @@ def _pipeline(ray: Any, predictions: "Predictions", job: _Shared, model: _Shared
     numbers = np.array_split(np.arange(count), min(count, MOST_BLOCKS))
     return (
         ray.data.from_numpy(numbers)
-        .map_batches(_Read(job).__call__, batch_size=1)
+        .map_batches(_Read(job).__call__, batch_size=1, num_cpus=1 if gpus else READING)
         .map_batches(
             _Answer,
             fn_constructor_args=(model, settings, job, 1 if not gpus else torch.get_num_threads()),
             batch_size=1,
             compute=pool,
             num_gpus=1 if gpus else 0,
-            num_cpus=0 if gpus else 1,
+            num_cpus=0 if gpus else 1 - READING,
         )
     )
 

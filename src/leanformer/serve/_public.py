@@ -5,6 +5,7 @@ from .images import Decoder, Refused
 from .limits import Limits
 from .model import Answer, Served, of_file, of_model
 from .onnx_file import OnnxFile
+from .reload import Watched
 from .triton import write_repository
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "OnnxFile",
     "Refused",
     "Served",
+    "Watched",
     "of_file",
     "of_model",
     "write_repository",

@@ -54,28 +54,33 @@ class Budget:
 class Decoding:
     """The threads that decode the images of all requests, and what they may hold at a time."""
 
-    def __init__(self, decoder: Decoder, limits: Limits) -> None:
+    def __init__(self, limits: Limits) -> None:
         cores = os.cpu_count() or 1
-        self.decoder, self.limits, self.budget = decoder, limits, Budget(limits.decoding)
+        self.limits, self.budget = limits, Budget(limits.decoding)
         self.small = ThreadPoolExecutor(cores, thread_name_prefix="leanformer-decoder")
         self.large = ThreadPoolExecutor(max(1, cores - 1), thread_name_prefix="leanformer-large-decoder")
 
-    async def __call__(self, files: Sequence[bytes]) -> list[Seen]:
-        """The images of one request as the model sees them; refused as a whole where one or their sum is too much."""
+    async def __call__(self, decoder: Decoder, files: Sequence[bytes]) -> list[Seen]:
+        """The images of one request as a model sees them; refused as a whole where one or their sum is too much.
+
+        Args:
+            decoder: How the model that is asked sees images.
+            files: The images.
+        """
         loop = asyncio.get_running_loop()
-        costs = await asyncio.gather(*(loop.run_in_executor(self.small, self.decoder.cost, data) for data in files))
+        costs = await asyncio.gather(*(loop.run_in_executor(self.small, decoder.cost, data) for data in files))
         if sum(costs) > self.limits.request_pixels:
             raise Refused(
                 413,
                 f"the images have {sum(costs)} pixels to decode together; up to {self.limits.request_pixels} are taken",
             )
-        return list(await asyncio.gather(*(self._decode(data, cost) for data, cost in zip(files, costs))))
+        return list(await asyncio.gather(*(self._decode(decoder, data, cost) for data, cost in zip(files, costs))))
 
-    async def _decode(self, data: bytes, cost: int) -> Seen:
+    async def _decode(self, decoder: Decoder, data: bytes, cost: int) -> Seen:
         if cost <= self.limits.pixels // SMALL:
-            return await asyncio.get_running_loop().run_in_executor(self.small, self.decoder, data)
+            return await asyncio.get_running_loop().run_in_executor(self.small, decoder, data)
         loop, taken = asyncio.get_running_loop(), await self.budget.take(cost)
-        decoded = self.large.submit(self.decoder, data)
+        decoded = self.large.submit(decoder, data)
         # a thread goes on when its request has given up, and holds its pixels until it is done
         decoded.add_done_callback(lambda _: loop.call_soon_threadsafe(self.budget.give, taken))
         return await asyncio.wrap_future(decoded)

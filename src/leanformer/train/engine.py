@@ -1,6 +1,7 @@
 """fit: one loop for every model, method and objective, from one CPU to many accelerators."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,7 @@ def fit(
         known = in_their_roles(chosen, teachers)
         check_teachers(chosen, known, model)
         named = objective if isinstance(objective, str) else repr(objective) if objective else recipe.objective
-        return Job(train_data, val_data, chosen, named, source_names(data, val), known, work)
+        return Job(train_data, val_data, chosen, _located_labels(named), source_names(data, val), known, work)
 
     return carry_out(model, recipe, settings, folder, resume, prepare)
 
@@ -136,17 +137,27 @@ def carry_out(
 
 
 def source_names(data: Any, val: Any) -> dict[str, str]:
-    """The data sources as `--resume` can open them again; tensors have no name."""
+    """The data sources as `--resume` can open them again, from whatever folder; tensors have no name."""
     return {
-        key: _absolute(str(source))
+        key: _located(os.fspath(source))
         for key, source in (("train", data), ("val", val))
         if isinstance(source, str | os.PathLike)
     }
 
 
-def _absolute(source: str) -> str:
-    """A folder's full path, also behind the name of its format; other names as they are."""
-    word, colon, rest = source.partition(":")
-    if colon and word.isidentifier() and os.path.exists(rest):
-        return f"{word}:{os.path.abspath(rest)}"
-    return os.path.abspath(source) if os.path.exists(source) else source
+def _located(source: str) -> str:
+    """A source with its path made absolute, also behind the word that says of which kind it is."""
+    kind = re.match(r"([A-Za-z_]\w*:|hfds/|wds/)?", "" if os.path.exists(source) else source)[0]  # type: ignore[index]
+    path = source.removeprefix(kind)
+    # a pack may be named by the beginning of its files' names
+    there = os.path.exists(path) or (kind == "pack:" and os.path.isdir(os.path.dirname(path) or "."))
+    return f"{kind}{os.path.abspath(path)}" if there else source
+
+
+def _located_labels(objective: str) -> str:
+    """An objective as text, the folders of its label maps made absolute.
+
+    >>> _located_labels("token_labels:labels=/maps,weight=0.5 + cross_entropy")
+    'token_labels:labels=/maps,weight=0.5 + cross_entropy'
+    """
+    return re.sub(r"\blabels=([^,+\s]+)", lambda found: f"labels={_located(found[1])}", objective)

@@ -6,6 +6,7 @@ by block, since accelerate shards on accelerators alone and a run on CPUs should
 
 import contextlib
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ def accelerator_for(settings: Settings, folder: Path | None) -> Accelerator:
     if settings.device and settings.device.startswith("cuda:"):
         torch.cuda.set_device(settings.device)
     tracking = {"log_with": "tensorboard", "project_dir": str(folder)} if settings.tensorboard and folder else {}
+    # of processes that a launcher started where there is no GPU, each would take itself for the only one
+    without_gpu = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available()
     accelerator = Accelerator(
-        cpu=settings.device == "cpu",
+        cpu=settings.device == "cpu" or without_gpu,
         mixed_precision=settings.precision,
         # some objectives leave a head without gradient in some epochs
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
