@@ -11,6 +11,7 @@ import tyro
 from leanformer.papers.tables import TABLES
 
 from .families import run_families
+from .figure import figure
 from .imagenet import imagenet
 from .kernel_suite import run_kernels
 from .plans import plans
@@ -114,6 +115,7 @@ VERBS = {
     "profile": profile,
     "training-free": training_free,
     "results": results,
+    "figure": figure,
 }
 
 

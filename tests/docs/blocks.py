@@ -67,6 +67,11 @@ class Block:
         """Whether the block shows a file, which the block before it runs."""
         return self.text.startswith("--8<--")
 
+    @property
+    def example(self) -> bool:
+        """Whether the block runs a file of examples/, which takes a process of its own."""
+        return self.language == "bash" and self.text.startswith("python examples/")
+
     def small(self) -> str:
         """The text as a test runs it."""
         text = self.text

@@ -23,12 +23,12 @@ def test_every_block_says_its_language_and_why_it_is_left_out(page):
 def test_the_quick_blocks_run(page, here):
     names = {"__name__": "page"}
     for block in blocks(page):
-        if block.language in RUN and not block.skipped and not block.slow and not _example(block):
+        if block.language in RUN and not block.skipped and not block.slow and not block.example:
             run_block(block, names)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("page", [page for page in PAGES if any(_.slow or _example(_) for _ in blocks(page))])
+@pytest.mark.parametrize("page", [page for page in PAGES if any(_.slow or _.example for _ in blocks(page))])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_all_blocks_run(page, here):
     names = {"__name__": "page"}
@@ -43,7 +43,3 @@ def test_a_block_that_fails_is_seen(here):
     broken = type(block)(block.page, block.line, "python", "lf.no_such_name", "")
     with pytest.raises(AttributeError):
         run_block(broken, {"lf": lf})
-
-
-def _example(block) -> bool:
-    return block.language == "bash" and block.text.startswith("python examples/")
