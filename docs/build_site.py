@@ -1,13 +1,12 @@
 """What `make docs` makes beside the pages written by hand: the reference, the commands, the results, equations.
 
-    leanformer's public names  →  reference/*.md        leanformer VERB --help  →  reference/commands.md
-    results/*.json             →  results.md            CHANGELOG, CONTRIBUTING →  changelog.md, contributing.md
-    ```math blocks             →  MathML, which browsers draw without a script
+leanformer's public names  →  reference/*.md        leanformer VERB --help  →  reference/commands.md
+results/*.json             →  results.md            CHANGELOG, CONTRIBUTING →  changelog.md, contributing.md
+```math blocks             →  MathML, which browsers draw without a script
 """
 
 import contextlib
 import importlib
-import inspect
 import io
 import os
 import re
@@ -115,9 +114,9 @@ def room_page(room: str) -> str:
         elif name in top and top[name] is value:
             parts.append(f"## `{label}`\n\nThe same as [`lf.{name}`](leanformer.md#lf.{name}).")
         elif name == "__version__":
-            parts.append(f"## `{label}` {{ #{label} }}\n\nThe version, as text.")
+            parts.append(f'<a id="{label}"></a>\n\n## `{label}`\n\nThe version, as text.')
         else:
-            parts.append(_entry(path, value, label))
+            parts.append(_entry(path, label))
     return "\n\n".join(parts) + "\n"
 
 
@@ -146,10 +145,9 @@ def _index() -> str:
     return "\n".join(["# Reference", "", said, "", "| room | what it holds |", "| --- | --- |", *rows, ""])
 
 
-def _entry(path: str, value: Any, label: str) -> str:
+def _entry(path: str, label: str) -> str:
     """One object, by mkdocstrings; an anchor of its own, since objects are known by the place where they are written."""
-    members = "true" if inspect.isclass(value) else "false"
-    options = f"    options:\n      heading: {label}\n      toc_label: {label}\n      members: {members}"
+    options = f"    options:\n      heading: {label}\n      toc_label: {label}"
     return f'<a id="{label}"></a>\n\n::: {path}\n{options}'
 
 
@@ -157,7 +155,7 @@ def _module_entry(name: str, module: ModuleType, label: str) -> str:
     for room in ROOMS:
         if module.__name__ == _module(room):
             return f'<a id="{label}"></a>\n\n## `{label}`\n\n{ROOMS[room]} [Its page]({room}.md).'
-    return f'<a id="{label}"></a>\n\n::: {module.__name__}\n    options:\n      heading: {label}\n      toc_label: {label}'
+    return _entry(module.__name__, label)
 
 
 def _module(room: str) -> str:

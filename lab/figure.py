@@ -1,7 +1,7 @@
 """The README's figure: accuracy against measured speed, joined from the two files of the study on photographs.
 
-    results/lean_plans_h200.json   plan → speed-up over the optimised teacher
-    results/study_imagenet.json    student → top-1 on photographs that nothing was chosen by
+results/lean_plans_h200.json   plan → speed-up over the optimised teacher
+results/study_imagenet.json    student → top-1 on photographs that nothing was chosen by
 """
 
 import json

@@ -18,7 +18,8 @@ def test_a_notebook_is_kept_without_its_outputs_and_can_be_parsed(path):
     assert cells[0]["cell_type"] == "markdown"
     for cell in cells:
         if cell["cell_type"] == "code":
-            assert not cell["outputs"] and cell["execution_count"] is None
+            assert not cell["outputs"]
+            assert cell["execution_count"] is None
             compile("".join(cell["source"]), path.name, "exec")
 
 

@@ -1,5 +1,6 @@
 """The site: the reference has every public name, links lead somewhere, nothing is fetched from the network."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import tomllib
 import pytest
 import yaml
 from blocks import ROOT
+from browser import CHROMIUM, browsing
 
 import leanformer as lf
 from leanformer import _public
@@ -78,7 +80,9 @@ def test_the_readme_is_short_and_links_to_files_that_are_there():
 
 def test_numbers_have_a_file_that_is_there():
     for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for name in re.findall(r"`(?:results/)?((?:suite|study|bench|lean_plans|export|serve)_\w+\*?\w*\.json)`", path.read_text()):
+        for name in re.findall(
+            r"`(?:results/)?((?:suite|study|bench|lean_plans|export|serve)_\w+\*?\w*\.json)`", path.read_text()
+        ):
             assert list((ROOT / "results").glob(name)), f"{path.name} names {name}"
 
 
@@ -96,10 +100,21 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert "WARNING" not in done.stderr
     page = (tmp_path / "site" / "index.html").read_text()
     assert "https://fonts" not in page
-    assert (tmp_path / "site" / "search" / "search_index.js").exists(), "search works from a folder"
+    if CHROMIUM is not None:
+        _search(tmp_path, (tmp_path / "site" / "index.html").as_uri())
+
+
+def _search(folder, address):
+    """Search finds a page in a site opened from a folder, and nothing asks the network."""
+    typed = "const i = document.querySelector('.md-search__input'); i.focus(); i.value = 'keep rate';"
+    with browsing(folder / "profile") as browser:
+        browser.open(address)
+        browser.ask(f"(() => {{ {typed} i.dispatchEvent(new KeyboardEvent('keyup', {{bubbles: true}})); }})()")
+        browser.until("document.querySelectorAll('.md-search-result__item').length > 0")
+        asked = [m["params"]["request"]["url"] for m in browser.messages if m["method"] == "Network.requestWillBeSent"]
+    assert asked
+    assert not [url for url in asked if url.startswith("http")]
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "NO_MKDOCS_2_WARNING": "1"}
