@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,8 +35,10 @@ ROOMS = {
     "prediction": "Answers for many pictures.",
     "serve": "A model over HTTP.",
     "visualise": "Pictures of what a model does.",
+    "hub": "Models from and to folders of a hub.",
     "papers": "Published recipes.",
 }
+ROOMS = {room: said for room, said in ROOMS.items() if room == "leanformer" or find_spec(f"leanformer.{room}")}
 """Room → what its page says first. The page of `papers` is that of `lf.recipes`."""
 COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 REST = "https://github.com/leanformer/leanformer/blob/main/"
@@ -146,7 +149,7 @@ def _index() -> str:
 
 
 def _entry(path: str, label: str) -> str:
-    """One object, by mkdocstrings; an anchor of its own, since objects are known by the place where they are written."""
+    """One object, by mkdocstrings, with an anchor by the name that users know it by."""
     options = f"    options:\n      heading: {label}\n      toc_label: {label}"
     return f'<a id="{label}"></a>\n\n::: {path}\n{options}'
 

@@ -1,11 +1,11 @@
 """A backbone of your own that every method, command and exporter takes: a row of blocks and one registered name.
 
-    images → patches (B, N, C) → blocks: x + conv(norm(x)), x + mlp(norm(x)) → norm → mean → classes
+    images → patches (B, C, H, W) → blocks: x + conv(norm(x)), x + mlp(norm(x)) → norm → mean → classes
 
-Each `lf.Block` says how wide it is, how its tensors lie (`NLC`, `NHWC` or `NCHW`) and in which stage it stands; a method
-asks nothing else. `register` makes the function's name one that `lf.create` and `--help` know, and `with_config` says
-which images the model takes. Arguments of the function stand on the card of a checkpoint, so that `lf.load` builds the
-model again: they are plain values.
+Each `lf.Block` says how wide it is, how its tensors lie (`NLC`, `NHWC` or `NCHW`) and in which stage it stands, which
+is what methods ask. `register` makes the function's name one that `lf.create` knows, and `with_config` says which
+images the model takes. Arguments of the function stand on the card of a checkpoint, so that `lf.load` builds the model
+again: they are plain values.
 
     python examples/add_a_backbone.py
 

@@ -49,8 +49,7 @@ SCALE_IN_PRODUCT = LocalRewrite("scale in product", scaled, without_scale)
 
 def main() -> None:
     """Rewrite a ViT with layer scales, and show that it answers as before."""
-    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
-    model = lf.create("vit", init_values=0.1, **size).eval()
+    model = lf.create("vit", init_values=0.1, img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2).eval()
     fast = SCALE_IN_PRODUCT.apply(model)
     assert fast is not None
     images = torch.randn(2, 3, 32, 32)
