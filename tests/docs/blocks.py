@@ -30,14 +30,16 @@ SMALLER = (
     (r"--latency \w+", "--latency 100s"),
     (r"--minutes \d+", "--epochs 1"),
     (r"minutes=\d+", "epochs=1"),
-    (r"speedup=[\d.]+", 'speedup=1.01, runtime="eager", evaluations=4, choosing=32'),
+    (r"speedup=[\d.]+", 'speedup=1.01, runtime="eager", methods=("evit",), sizes=False, evaluations=4, choosing=32'),
     (r"finetune:epochs=\d+", "finetune:epochs=1,batch_size=16"),
     (r"finetune\(epochs=30\b(, batch_size=\d+)?", "finetune(epochs=1, batch_size=16"),
-    (r"batch=256", 'batch=2, device="cpu"'),
+    (r"batch=256", 'batch=2, device="cpu", search=False'),
+    (r"repa:idle_ratio=", "repa:refine_steps=2,idle_ratio="),
+    (r"RePa\(idle_ratio=0.5\)", "RePa(idle_ratio=0.5, refine_steps=2)"),
 )
 """What stands on a page → what a test runs."""
 ADDED = {
-    "lean": "--runtime eager --plans 4 --images 32 --epochs 1 --device cpu",
+    "lean": "--runtime eager --methods evit --no-sizes --plans 4 --images 32 --epochs 1 --device cpu",
     "train": "--workers 0 --device cpu",
     "predict": "--workers 0 --device cpu",
 }
@@ -83,7 +85,7 @@ class Block:
 def pages() -> list[str]:
     """The pages written by hand, as paths from the root."""
     made = {"docs/results.md"}
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [name for path in found if (name := path.relative_to(ROOT).as_posix()) not in made]
 
 
