@@ -11,7 +11,7 @@ import tyro
 from leanformer.papers.tables import TABLES
 
 from .families import run_families
-from .figure import figure
+from .figures import figure
 from .imagenet import imagenet
 from .kernel_suite import run_kernels
 from .plans import plans
@@ -20,6 +20,7 @@ from .profile_suite import profile
 from .results_page import write_page
 from .study import study
 from .suite import Options, run_suite
+from .trade_off import trade_off
 from .training_free import training_free
 
 Batches = Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--batch"])]
@@ -114,8 +115,9 @@ VERBS = {
     "kernels": kernels,
     "profile": profile,
     "training-free": training_free,
-    "results": results,
     "figure": figure,
+    "results": results,
+    "trade-off": trade_off,
 }
 
 

@@ -1,11 +1,14 @@
 """python -m lab plans: what `lean` chooses for a row of speed-ups, beside plans made by hand at one time.
 
 costs    timed once, alone on the device       search   for each target, on photographs without labels
+judge    top-1 and agreement of these plans on labelled photographs, without training
 check    predicted against measured time, for the plans chosen and for random ones
 """
 
 import json
 import random
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,28 +18,52 @@ from torch import Tensor, nn
 import leanformer as lf
 from leanformer.core import fold
 from leanformer.data import sample_images
-from leanformer.measure import console, record, write_result
-from leanformer.search.clock import Clock
-from leanformer.search.cost import Costs, Place, calibrate_scale, measure_costs
+from leanformer.measure import console, count, record, write_result
+from leanformer.search.clock import Clock, Place, clock_for
+from leanformer.search.cost import Costs, calibrate_scale
+from leanformer.search.cost_table import measure_costs
+from leanformer.search.directions import Direction, Variation, equal_counts
 from leanformer.search.explore import Explorer
 from leanformer.search.judge import Judge
 from leanformer.search.plan import Plan, Space, space_of
 
-from .imagenet import LEAN, teacher_of, unlabelled
+from .imagenet import LEAN, answers_of, judged, photographs, teacher_of, unlabelled
 
-BY_HAND = {
-    "EViT in blocks 3, 6, 9": ("evit", (3, 6, 9)),
-    "ToMe in blocks 3, 6, 9": ("tome", (3, 6, 9)),
-    "ToMe in every block": ("tome", tuple(range(12))),
-    "RePa in every block": ("repa", tuple(range(12))),
+EVERY = tuple(range(12))
+BY_HAND: dict[str, tuple[int, Direction]] = {
+    "EViT in blocks 3, 6, 9": (224, {"evit": dict.fromkeys((3, 6, 9), 1.0)}),
+    "EViT in nine blocks": (224, {"evit": dict.fromkeys(range(3, 12), 1.0)}),
+    "ToMe in blocks 3, 6, 9": (224, {"tome": dict.fromkeys((3, 6, 9), 1.0)}),
+    "ToMe in every block, one share": (224, {"tome": dict.fromkeys(EVERY, 1.0)}),
+    "ToMe in every block, one number": (224, {"tome": equal_counts(EVERY)}),
+    "ToMe from the third block on, one number": (224, {"tome": equal_counts(EVERY[2:])}),
+    "208 px and ToMe in every block": (208, {"tome": equal_counts(EVERY)}),
+    "RePa in every block": (224, {"repa": dict.fromkeys(EVERY, 1.0)}),
 }
+"""Name → image size and direction; how strong it is follows from the time it may take."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What every step needs."""
+
+    teacher: nn.Module
+    space: Space
+    clock: Clock
+    folder: Path
+
+    def say(self, text: str) -> None:
+        console().print(text, highlight=False, markup=False)
 
 
 def plans(
     checkpoint: Path,
     data: str,
-    step: Literal["costs", "search", "check", "all"] = "all",
+    step: Literal["costs", "search", "judge", "check", "all"] = "all",
+    judge: str | None = None,
+    photos: int = 800,
     targets: tuple[float, ...] = LEAN,
+    methods: tuple[str, ...] = (),
     images: int = 512,
     evaluations: int = 400,
     few: int = 128,
@@ -44,6 +71,7 @@ def plans(
     batch: int = 256,
     device: str | None = None,
     dtype: str | None = None,
+    runtime: str = "torch",
     repeats: int = 7,
     seed: int = 0,
     worker: str = "0/1",
@@ -57,36 +85,42 @@ def plans(
     Args:
         checkpoint: Weights of vit_tiny_patch16_224.
         data: Photographs without labels, for choosing.
-        step: costs (nothing else may run then), search, check (nothing else may run then either), or all.
+        step: costs (nothing else may run then), search, judge, check (nothing else may run then either), or all.
+        judge: Labelled photographs, for the step judge.
+        photos: How many of them.
         targets: Speed-ups over the optimised model.
+        methods: Only these methods are searched; all that serve the model by default.
         images: Photographs on which plans are compared.
         evaluations: Plans tried for each target.
-        few: Photographs on which every plan is tried.
+        few: Photographs on which a promising plan is tried.
         random_plans: So many plans drawn at random whose predicted time is compared with the measured one.
         batch: Images at a time.
         device: cpu or cuda; by default the GPU if there is one.
         dtype: bfloat16 on a GPU, float32 on a CPU by default.
+        runtime: torch, eager, onnxruntime, openvino, or macs: multiplications counted instead of time.
         repeats: How often each model is timed.
         seed: Of the search.
         worker: Which of how many processes this is, as 0/4, when compiling for the check ahead of it.
         folder: For what the steps leave to each other.
         output: The result file.
     """
-    place = _place(device, batch, dtype)
     teacher = teacher_of(checkpoint)
-    space = space_of(teacher)
+    space = space_of(teacher, methods or None)
+    study = Study(teacher, space, clock_for(_place(device, batch, dtype), runtime, repeats), folder)
     folder.mkdir(parents=True, exist_ok=True)
     if step in ("costs", "all"):
-        costs, seconds = measured_costs(teacher, space, place, repeats)
+        costs, seconds = measured_costs(study)
         (folder / "costs.json").write_text(json.dumps({"costs": costs.to_json(), "teacher": seconds}))
     kept = json.loads((folder / "costs.json").read_text())
     costs, seconds = Costs.from_json(kept["costs"]), kept["teacher"]
     if step in ("search", "all"):
-        for target in targets:
-            found = searched(teacher, space, costs, seconds / target, place, data, images, few, evaluations, seed)
-            (folder / f"lean {target:g}.json").write_text(json.dumps({"target": target, **found}))
+        search(study, costs, seconds, targets, data, images, few, evaluations, seed)
+    if step == "judge" or (step == "all" and judge is not None):
+        if judge is None:
+            raise ValueError("the step judge needs labelled photographs; give --judge")
+        judge_plans(study, judge, photos, output)
     if step in ("check", "all"):
-        check(teacher, space, costs, seconds, place, folder, output, random_plans, repeats, worker)
+        check(study, costs, seconds, output, random_plans, worker)
 
 
 def _place(device: str | None, batch: int, dtype: str | None) -> Place:
@@ -95,86 +129,105 @@ def _place(device: str | None, batch: int, dtype: str | None) -> Place:
     return Place(where, batch, getattr(torch, kind))
 
 
-def measured_costs(teacher: nn.Module, space: Space, place: Place, repeats: int) -> tuple[Costs, float]:
+def measured_costs(study: Study) -> tuple[Costs, float]:
     """The table of costs on this device, and what the teacher's own optimised form takes a batch."""
-    ends = (space.sizes[0], space.sizes[-1])
-    timed = Clock(place, repeats=repeats).times({size: fold(Plan(size).build(teacher)) for size in ends})
-    costs = measure_costs(teacher, space, place, repeats, said=lambda text: console().print(text, highlight=False))
-    calibrate_scale(costs, space, {size: timing.median for size, timing in timed.items()})
+    ends = (study.space.sizes[0], study.space.sizes[-1])
+    timed = study.clock.models({size: fold(Plan(size).build(study.teacher)) for size in ends})
+    costs = measure_costs(study.teacher, study.space, study.clock)
+    calibrate_scale(costs, study.space, {size: timing.median for size, timing in timed.items()})
     return costs, timed[ends[0]].median
 
 
-def searched(
-    teacher: nn.Module, space: Space, costs: Costs, budget: float, place: Place, data: str, images: int, few: int,
+def search(
+    study: Study, costs: Costs, seconds: float, targets: tuple[float, ...], data: str, images: int, few: int,
     evaluations: int, seed: int,
-) -> dict[str, Any]:  # fmt: skip
-    """The best plan within the budget, and the best made by hand at the same predicted time."""
+) -> None:  # fmt: skip
+    """The best plan for each target, and those made by hand at the same predicted time, each in a file."""
     pool = unlabelled(data, 4 * images)
-    teacher = teacher.to(place.device)
+    teacher = study.teacher.to(study.clock.place.device)
 
     def view(size: tuple[int, int]) -> Tensor:
         return sample_images(Plan(size).build(teacher), pool, images, seed=seed)
 
-    judge = Judge(teacher, space, view)
-    explorer = Explorer(space, costs, judge, few=few, seed=seed)
-    best = explorer.best(budget, evaluations)
-    hand: dict[str, Any] = {}
-    for name, (method, blocks) in BY_HAND.items():
-        plan = explorer.within(budget, {method: dict.fromkeys(blocks, 1.0)}, space.sizes[0])
-        if plan is not None:
-            hand[name] = _told(plan, costs, judge)
-    for size in space.sizes:
-        if costs.predict(Plan(size)) <= budget:
-            hand["fewer pixels"] = _told(Plan(size), costs, judge)
-            break
-    found = [_told(each.plan, costs, judge) for each in best]
-    console().print(
-        f"{1e3 * budget:.3f} ms: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%", highlight=False
-    )
-    return {"best": found[:5], "hand": hand, "tried": len(explorer.seen)}
+    explorer = Explorer(study.space, costs, Judge(teacher, study.space, view), few=few, seed=seed)
+    for target in targets:
+        budget = seconds / target
+        best = explorer.best(budget, evaluations)
+        if not best:
+            study.say(f"{target:g} times: out of reach")
+            continue
+        hand = {name: _told(plan, explorer) for name, plan in by_hand(explorer, budget)}
+        found = [_told(each.plan, explorer) for each in best]
+        study.say(f"{target:g} times: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%")
+        content = {"target": target, "best": found[:8], "hand": hand, "tried": len(explorer.seen)}
+        (study.folder / f"lean {target:g}.json").write_text(json.dumps(content))
 
 
-def _told(plan: Plan, costs: Costs, judge: Judge) -> dict[str, Any]:
-    verdict = judge(plan)
+def by_hand(explorer: Explorer, budget: float) -> Iterator[tuple[str, Plan]]:
+    """The plans made by hand that keep the budget as they are predicted."""
+    for name, (side, direction) in BY_HAND.items():
+        known = (side, side) in explorer.space.sizes and direction.keys() <= explorer.space.choices.keys()
+        plan = explorer.within(budget, direction, (side, side)) if known else None
+        if plan is not None and plan.shares:
+            yield name, plan
+    for size in explorer.space.sizes:
+        if explorer.costs.predict(Plan(size)) <= budget:
+            yield "fewer pixels", Plan(size)
+            return
+
+
+def _told(plan: Plan, explorer: Explorer) -> dict[str, Any]:
+    verdict = explorer.judge(plan)
     return {
-        "plan": plan.to_json(),
-        "predicted": costs.predict(plan),
-        "loss": verdict.loss,
-        "agreement": verdict.agreement,
-    }
+        "plan": plan.to_json(), "predicted": explorer.costs.predict(plan), "loss": verdict.loss,
+        "agreement": verdict.agreement, "family": " + ".join(explorer.family(plan)),
+    }  # fmt: skip
 
 
-def check(
-    teacher: nn.Module, space: Space, costs: Costs, seconds: float, place: Place, folder: Path, output: Path,
-    random_plans: int, repeats: int, worker: str,
-) -> None:  # fmt: skip
-    """Measure the plans chosen, those made by hand, and random ones; several workers only compile ahead of that."""
+def found_plans(folder: Path, several: int = 1) -> dict[str, dict[str, Any]]:
+    """Name → plan for all that the search left: the best ones, and those made by hand."""
     wanted: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("lean *.json")):
         found = json.loads(path.read_text())
-        wanted[f"lean {found['target']:g}"] = found["best"][0]
+        for index, told in enumerate(found["best"][:several]):
+            wanted[f"lean {found['target']:g}{f', choice {index + 1}' if index else ''}"] = told
         wanted |= {f"{name}, {found['target']:g}": told for name, told in found["hand"].items()}
-    for index, plan in enumerate(drawn(space, costs, seconds, random_plans)):
+    return wanted
+
+
+def judge_plans(study: Study, judge: str, photos: int, output: Path) -> None:
+    """Top-1 and agreement on labelled photographs, without training; methods that are fitted are left out."""
+    part = photographs(judge)["choose"]
+    part = type(part)(part.images[:photos], part.labels[:photos], part.classes, name=part.name)
+    teacher = study.teacher.to(study.clock.place.device)
+    answers = answers_of(teacher, part)
+    rows = [{"model": "ViT-Ti", "macs": count(teacher).macs, **judged(teacher, part, answers, "photos")}]
+    for name, told in found_plans(study.folder, several=2).items():
+        plan = Plan.from_json(told["plan"])
+        if any(choices.fitted for n, choices in study.space.choices.items() if plan.of_method(n)):
+            continue
+        model = plan.build(teacher).eval()
+        row = {"model": name, **told, "macs": count(model).macs, **judged(model, part, answers, "photos")}
+        rows.append(row)
+        study.say(
+            f"{row['photos_top1']:5.1f}% ({row['photos_agreement']:.0f})  {row['macs'] / 1e9:.3f} G  {name}: {plan}"
+        )
+    write_result(record("lean plans without training", rows, study.clock.place.device, photos=len(part)), output)
+
+
+def check(study: Study, costs: Costs, seconds: float, output: Path, random_plans: int, worker: str) -> None:
+    """Measure the plans chosen, those made by hand, and random ones; several workers only compile ahead of that."""
+    wanted = found_plans(study.folder)
+    for index, plan in enumerate(drawn(study.space, costs, seconds, random_plans)):
         wanted[f"random {index}"] = {"plan": plan.to_json(), "predicted": costs.predict(plan)}
     mine, workers = (int(number) for number in worker.split("/"))
     names = list(wanted)[mine::workers]
-    clock = Clock(place, repeats=repeats)
-    rows = []
-    for start in range(0, len(names), 6):
-        some = {
-            name: fold(Plan.from_json(wanted[name]["plan"]).build(teacher.cpu())) for name in names[start : start + 6]
-        }
-        timed = clock.times({"teacher": fold(lf.apply(teacher)), **some})
-        for name in some:
-            speedup, spread = timed[name].speedup(timed["teacher"])
-            error = wanted[name]["predicted"] / timed[name].median - 1
-            rows.append({"model": name, **wanted[name], "measured": timed[name].median, "error": error,
-                         "speedup": speedup, "spread": spread})  # fmt: skip
-        torch.compiler.reset()
+    rows = [row for start in range(0, len(names), 6) for row in _measured(study, wanted, names[start : start + 6])]
     if workers > 1:
         return
+    place = study.clock.place
+    about: dict[str, Any] = {"teacher_seconds": seconds, "batch": place.batch, "dtype": str(place.dtype)}
     errors = torch.tensor([row["error"] for row in rows if row["model"].startswith("random")]).abs()
-    about = {"teacher_seconds": seconds, "batch": place.batch, "dtype": str(place.dtype)}
     if len(errors):
         about |= {
             "median_error": errors.median().item(),
@@ -183,19 +236,35 @@ def check(
         }
     write_result(record("lean plans", rows, place.device, **about), output)
     chosen = {row["model"]: row for row in rows if row["model"].startswith("lean")}
-    (folder / "plans.json").write_text(json.dumps({"plans": chosen}, indent=1))
+    (study.folder / "plans.json").write_text(json.dumps({"plans": chosen}, indent=1))
     console().print(about)
+
+
+def _measured(study: Study, wanted: dict[str, dict[str, Any]], names: list[str]) -> Iterator[dict[str, Any]]:
+    """A row for each of these plans, timed in turn with the teacher.
+
+    The error is that of the predicted *speed-up*, so that a machine which became slower since the costs were timed
+    does not count against the plan."""
+    some = {name: fold(Plan.from_json(wanted[name]["plan"]).build(study.teacher.cpu())) for name in names}
+    timed = study.clock.models({"teacher": fold(lf.apply(study.teacher)), **some})
+    kept = json.loads((study.folder / "costs.json").read_text())
+    for name in some:
+        speedup, spread = timed[name].speedup(timed["teacher"])
+        predicted = kept["teacher"] / wanted[name]["predicted"]
+        yield {"model": name, **wanted[name], "measured": timed[name].median, "error": speedup / predicted - 1,
+               "predicted_speedup": predicted, "speedup": speedup, "spread": spread}  # fmt: skip
+    torch.compiler.reset()
 
 
 def drawn(space: Space, costs: Costs, seconds: float, count: int, seed: int = 1) -> list[Plan]:
     """Plans at random: any method in any blocks at any strength, at most sizes, within the costs that were timed."""
     draw = random.Random(seed)
-    explorer = Explorer(space, costs, judge=None)  # type: ignore[arg-type]
+    explorer, variation = Explorer(space, costs, judge=None), Variation(space)  # type: ignore[arg-type]
     found: list[Plan] = []
     while len(found) < count:
-        direction = explorer.with_another({}, draw)
+        direction = variation.with_another({}, draw)
         for _ in range(draw.randint(1, 6)):
-            direction, size = explorer.varied((direction, draw.choice(space.sizes)), (direction, space.sizes[0]), draw)
+            direction, size = variation.of((direction, draw.choice(space.sizes)), (direction, space.sizes[0]), draw)
         plan = explorer.at_strength(direction, size, draw.uniform(0.2, 1.0))
         if plan not in found and 0.2 * seconds < costs.predict(plan) < seconds:
             found.append(plan)

@@ -17,10 +17,12 @@ from leanformer.visualise import trade_off
 from .arguments import Set
 from .process_group import end_with_starter, process_group
 from .studies.digest import as_table, losses, points, summary
+from .studies.evit import evit
 from .studies.metaformers import metaformers
 from .studies.riformer import riformer
 from .studies.rows import rows_in
 from .studies.scale import Scale
+from .studies.sit import sit
 from .studies.speed import measure_study
 from .studies.student import Study
 from .studies.study import run_study
@@ -29,6 +31,8 @@ from .studies.vit_tiny import vit_tiny
 
 STUDIES: dict[str, Callable[..., Study]] = {
     "vit_tiny": vit_tiny, "riformer": riformer, "metaformers": metaformers, "vit_small": vit_small,
+    "sit": sit,
+    "evit": evit,
 }  # fmt: skip
 
 
@@ -40,6 +44,7 @@ def study(
     seeds: tuple[int, ...] = (0,),
     checkpoint: Path | None = None,
     teacher: Path | None = None,
+    other: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     arguments: Set = (),
     only: str = "",
     batch_size: int = 256,
@@ -64,13 +69,16 @@ def study(
 
     Args:
         name: vit_tiny (all five systems on a trained ViT-Ti), vit_small (the same on a ViT-S grown from it),
-            metaformers (MetaFormers from scratch) or riformer (the paper's guidelines on PoolFormer-S12).
+            metaformers (MetaFormers from scratch), riformer (the paper's guidelines on PoolFormer-S12), sit (the
+            paper's ablations on LV-ViT+-Ti) or evit (the paper's tables on a DeiT).
         data: A data set with the splits train and val: a folder, or pack:PATH.
         epochs: Epochs of each student.
         teacher_epochs: Epochs of the teacher.
         seeds: Each student is trained once for every seed.
         checkpoint: Weights that the teacher's backbone starts from.
         teacher: A trained teacher, as a leanformer checkpoint, instead of training one.
+        other: One of the study's other teachers as name=file, a leanformer checkpoint or ImageNet weights, instead of
+            training it; may be given several times.
         arguments: An argument of the backbone as name=value; may be given several times.
         only: Only the students whose name contains this text, or the one whose whole name it is; several texts are
             parted by |.
@@ -97,12 +105,13 @@ def study(
     build = functools.partial(STUDIES[name], checkpoint, **parse_options(arguments))
     chosen = build()
     chosen.chosen(only)  # before data are opened, if there is none
+    given = _given(chosen, teacher, other)
     scale = Scale(
         data=data, epochs=epochs, teacher_epochs=teacher_epochs, seeds=seeds, batch_size=batch_size,
         learning_rate=learning_rate, images=images, first_classes=first_classes, device=device, precision=precision,
         compile=compile,
         command=_of_any_row(
-            name, data=data, checkpoint=checkpoint, teacher=teacher, set=arguments,
+            name, data=data, checkpoint=checkpoint, teacher=teacher, other=other, set=arguments,
             teacher_epochs=None if teacher else teacher_epochs, images=images, first_classes=first_classes,
             batch_size=batch_size, device=device, precision=None if precision == "no" else precision,
             compile=compile or None,
@@ -115,11 +124,25 @@ def study(
             _in_parallel(workers, runs)
         else:
             with shared_kernels():
-                run_study(chosen, scale, output, runs, only, teacher, _worker())
+                run_study(chosen, scale, output, runs, only, given, _worker())
     new = any("speedup" not in row for row in rows_in(output))
     if measure == "only" or (measure == "after" and new):
         measure_study(build, scale, output, runs, only, measure_batch, repeats, workers)
     _show(name, chosen, rows_in(output), output, others, figure)
+
+
+def _given(study: Study, teacher: Path | None, others: tuple[str, ...]) -> dict[str, Path]:
+    """Checkpoints of trained teachers by name, "" being the study's own."""
+    found = {} if teacher is None else {"": teacher}
+    for text in others:
+        name, equals, file = text.partition("=")
+        if not equals or name not in study.others:
+            known = ", ".join(study.others) or "none"
+            raise ValueError(f"--other {text}: give name=file; the other teachers of this study: {known}")
+        if not Path(file).is_file():
+            raise ValueError(f"--other {text}: there is no file {file}")
+        found[name] = Path(file)
+    return found
 
 
 def _show(

@@ -30,9 +30,9 @@ QUICK = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick ones. Formats that compile for minutes meet every method and, by default, no further backbone."""
+    """Mark the quick ones, and formats that compile for long: by default those meet one lean model and no backbone."""
     for item in items:
         if str(item.path.relative_to(Path(__file__).parent)).startswith(QUICK):
             item.add_marker(pytest.mark.quick)
-        if item.name.startswith("test_backbone_goes_through") and item.name.endswith(("-aoti]", "-openvino]")):
+        if "_goes_through[" in item.name and item.name.endswith(("-aoti]", "-openvino]")) and "+" not in item.name:
             item.add_marker(pytest.mark.exhaustive)

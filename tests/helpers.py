@@ -1,9 +1,11 @@
 """Functions that tests share: `from helpers import randomise`."""
 
+import io
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -69,3 +71,21 @@ def picture_folder(root: Path, images: int = 32) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{index}.png")
     return root
+
+
+def colour_pack(folder: Path) -> str:
+    """Two classes of plain colours, 32 x 32, as the two packs of a data set; what `--data` takes for it."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 32), ("val", 16)):
+        files, labels = [], np.arange(count) % 2
+        for label in labels:
+            pixels = rng.integers(0, 60, (32, 32, 3), dtype=np.uint8)
+            pixels[..., label] += 150
+            buffer = io.BytesIO()
+            Image.fromarray(pixels).save(buffer, "JPEG")
+            files.append(np.frombuffer(buffer.getvalue(), np.uint8))
+        np.savez(
+            folder / f"colours_{split}.npz", jpeg=np.concatenate(files), offsets=np.cumsum([0, *map(len, files)]),
+            labels=labels.astype(np.int16), classes=np.array(["a", "b"]),
+        )  # fmt: skip
+    return f"pack:{folder / 'colours'}"

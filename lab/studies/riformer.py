@@ -3,15 +3,19 @@
     1  soft distillation without labels                     Tables 1, 2
     2  the affine alone is not enough                       Table 3
     3  module imitation                                     Tables 4, 7
-    4  a logit teacher with a large receptive field         Table 5
+    4  a logit teacher with a large receptive field         Table 5, and a CNN and a ConvFormer, which are ours
     5  all weights but the affine's from the teacher        Tables 7, 8, 9
 
-The paper trains each for 120 epochs; `Setting.student` shortens the imitation terms along with the run.
+The paper trains each for 120 epochs; `Setting.student` shortens the imitation terms along with the run. Pyramid ViG-B,
+one of Table 5's four teachers, is in no library that we build on: its two rows are not here.
+
+    python -m lab study riformer --data pack:tiny_imagenet --set img_size=64 --epochs 12 --only "table5/|table9/" \\
+        --set swin_base_patch4_window7_224.depths="(2,2,6,2)" --set gfnet_h_b.depth="(2,2,6,2)"
 """
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -20,7 +24,8 @@ from leanformer.core import apply
 from leanformer.methods import RIFormer
 from leanformer.train import Recipe
 
-from .student import Student, Study
+from .student import DISTILLED, Student, Study
+from .teachers import apart, teachers_by_name
 
 PAPER_EPOCHS = 120
 AFFINE = RIFormer(start="paper", relative=False)
@@ -28,6 +33,9 @@ AFFINE = RIFormer(start="paper", relative=False)
 OURS = {"start": "fit", "relative": True}
 IDENTITY = RIFormer(identity=True, layers=0)
 GFNET, POOLFORMER = "gfnet_h_b", "poolformer_s12"
+DEPTHS, DIMS = (2, 2, 6, 2), (64, 128, 320, 512)
+"""Of PoolFormer-S12."""
+Slimmer = Literal["", "depth", "width"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +48,9 @@ class Setting:
 
     backbone: str = POOLFORMER
     """The student's backbone; its token mixers are those that the imitation teacher keeps."""
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    slimmer: Slimmer = ""
+    """A quarter of the blocks less, all from the third stage, or 5/6 of the widths; which blocks PoolFormer-S9 drops is
+    unsaid."""
     method: RIFormer | None = None
     """None: the backbone as it is."""
     teacher: str | None = None
@@ -59,7 +69,7 @@ class Setting:
         """
         if (self.imitation or self.initialise) and imitated is None:
             raise ValueError(f"this row imitates a trained {self.backbone}; train that first and give it")
-        model = imitated if self.initialise else create(self.backbone, **{**self.arguments, **arguments})
+        model = imitated if self.initialise else create(self.backbone, **slimmed(self.slimmer, arguments))
         assert model is not None
         return model if self.method is None else apply(model, self._shortened(self.method, epochs / PAPER_EPOCHS))
 
@@ -76,6 +86,21 @@ class Setting:
         )
 
 
+def slimmed(slimmer: Slimmer, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a PoolFormer that is slimmed by its depth or by its width.
+
+    >>> slimmed("depth", {}), slimmed("width", {})
+    ({'depths': (2, 2, 3, 2)}, {'dims': (54, 106, 266, 426)})
+    """
+    if slimmer == "depth":
+        depths = list(arguments.get("depths", DEPTHS))
+        depths[2] = max(1, depths[2] - round(sum(depths) / 4))
+        return {**arguments, "depths": tuple(depths)}
+    if slimmer == "width":
+        return {**arguments, "dims": tuple(2 * round(dim * 5 / 12) for dim in arguments.get("dims", DIMS))}
+    return arguments
+
+
 def _distilled(method: RIFormer, top1: tuple[float, ...]) -> dict[str, Setting]:
     """The five rows of Tables 2 and 3: no teacher, then hard and soft, with labels and without."""
     method = method.replace(layers=0)
@@ -87,19 +112,13 @@ def _distilled(method: RIFormer, top1: tuple[float, ...]) -> dict[str, Setting]:
     return rows
 
 
-def _imitating(feature: int, relation: int, layers: int, top1: float, **changes: Any) -> Setting:
+def _imitating(feature: int, relation: int, layers: int, top1: float | None, **changes: Any) -> Setting:
     method = AFFINE.replace(feature_epochs=feature, relation_epochs=relation, layers=layers if feature else 0)
     return Setting(**{"method": method, "teacher": GFNET, "imitation": feature > 0, "top1": top1, **changes})
 
 
-def _table5() -> dict[str, Setting]:
-    """Pyramid ViG-B is in no library that we build on; give its checkpoint as any other teacher of logits."""
-    found = {
-        "poolformer_m48": (73.63, 74.83),
-        "swin_base_patch4_window7_224": (73.12, 74.52),
-        "pyramid_vig_b": (73.25, 74.25),
-        GFNET: (74.07, 75.13),
-    }
+def _by_teacher(found: dict[str, tuple[float | None, float | None]]) -> dict[str, Setting]:
+    """Two rows for each teacher of the logits: alone, and with imitation."""
     rows = {}
     for teacher, (without, imitating) in found.items():
         rows[f"{teacher}"] = _imitating(0, 0, 0, without, teacher=teacher)
@@ -107,9 +126,14 @@ def _table5() -> dict[str, Setting]:
     return rows
 
 
+TABLE5: dict[str, tuple[float | None, float | None]] = {
+    "poolformer_m48": (73.63, 74.83), "swin_base_patch4_window7_224": (73.12, 74.52), GFNET: (74.07, 75.13),
+}  # fmt: skip
+OUR_TEACHERS: dict[str, tuple[float | None, float | None]] = {"resnet50": (None, None), "convformer_s18": (None, None)}
+"""A CNN and a MetaFormer beside the paper's."""
 FINAL = _imitating(80, 20, 4, 75.36, initialise=True)
 """All five guidelines."""
-ALONE = dataclasses.replace(_imitating(0, 0, 0, 0.0, initialise=True), top1=None)
+ALONE = _imitating(0, 0, 0, None, initialise=True)
 """The same start, without imitation."""
 FEATURES = IDENTITY.replace(layers=4)
 BY_TABLE: dict[str, dict[str, Setting]] = {
@@ -123,17 +147,16 @@ BY_TABLE: dict[str, dict[str, Setting]] = {
             (80, 20, 6, 74.82), (80, 40, 6, 75.00), (80, 20, 4, 75.13),
         )
     },
-    "table5": _table5(),
+    "table5": _by_teacher(TABLE5),
     "table7": {
         "identity": Setting(method=IDENTITY, teacher=GFNET, top1=74.05),
         "identity-features": Setting(method=FEATURES, teacher=GFNET, imitation=True, initialise=True, top1=74.90),
         "affine-imitation": FINAL,
     },
-    # which blocks PoolFormer-S9 drops is unsaid: three of the third stage here; XS12 has 5/6 of the widths
     "table8": {
         "poolformer_s12": Setting(top1=75.01),
-        "poolformer_s9": Setting(arguments={"depths": (2, 2, 3, 2)}, teacher=GFNET, top1=74.78),
-        "poolformer_xs12": Setting(arguments={"dims": (54, 106, 266, 426)}, teacher=GFNET, top1=75.11),
+        "poolformer_s9": Setting(slimmer="depth", teacher=GFNET, top1=74.78),
+        "poolformer_xs12": Setting(slimmer="width", teacher=GFNET, top1=75.11),
         "riformer_s12": FINAL,
     },
     "table9": {
@@ -144,9 +167,10 @@ BY_TABLE: dict[str, dict[str, Setting]] = {
         "18-convformer": _imitating(80, 20, 4, 77.53, backbone="convformer_s18", initialise=True),
         "18-caformer": _imitating(80, 20, 4, 77.26, backbone="caformer_s18", initialise=True),
     },
-    # not in the paper: losses relative to the teacher's features, an affine that starts where least squares puts it,
-    # and what imitation adds to each start
+    # not in the paper: other teachers of the logits, losses relative to the teacher's features, an affine that starts
+    # where least squares puts it, and what imitation adds to each start
     "ours": {
+        **_by_teacher(OUR_TEACHERS),
         "affine-alone": ALONE,
         "relative": dataclasses.replace(FINAL, method=FINAL.method.replace(relative=True), top1=None),  # type: ignore[union-attr]
         "fitted": dataclasses.replace(FINAL, method=FINAL.method.replace(**OURS), top1=None),  # type: ignore[union-attr]
@@ -159,40 +183,68 @@ SETTINGS: dict[str, Setting] = {
 """Every row by its name, 'table4/feature80-relation20-layers4'."""
 
 
-def riformer(checkpoint: Path | None = None, **arguments: Any) -> Study:
-    """The rows as a study on PoolFormer-S12, at any scale; the trained backbone is the teacher of logits as well.
+NAMED = tuple(dict.fromkeys((*TABLE5, *OUR_TEACHERS, "randformer_s12", "poolformerv2_s12", "caformer_s18")))
+"""The study's other teachers: of the logits in Table 5, and the backbones of Table 9."""
 
-    The rows of Tables 5, 8 and 9 that name another teacher or backbone are left out: they need that model trained.
+
+def riformer(checkpoint: Path | None = None, logits: str = "", **arguments: Any) -> Study:
+    """The rows as a study on PoolFormer-S12, at any scale.
+
+    Args:
+        checkpoint: weights that PoolFormer-S12 starts from.
+        logits: the teacher of the logits where a table does not compare teachers, `gfnet_h_b` in the paper; by default
+            the trained PoolFormer, so that no second teacher has to be trained.
+        arguments: those of every backbone; of another teacher alone as `gfnet_h_b.depth`.
 
     >>> riformer(depths=(1, 1, 1, 1)).students[0].name
     'table1/pooling'
     """
-    rows = {name: setting for name, setting in SETTINGS.items() if setting.backbone == POOLFORMER}
-    rows = {name: s for name, s in rows.items() if s.teacher in (None, GFNET) and not s.arguments}
-
+    own, apiece = apart(arguments)
+    if logits and logits not in NAMED:
+        raise ValueError(f"logits is '{logits}'; choose one of {', '.join(NAMED)}")
+    size = {key: own[key] for key in ("img_size",) if key in own}
+    backbones = {name: {**own, **apiece.get(name, {})} for name in NAMED if name in ROW_BACKBONES}
     return Study(
         name="riformer",
-        teacher=lambda classes, names=None: create(POOLFORMER, checkpoint, **{**arguments, "num_classes": classes}),
+        teacher=lambda classes, names=None: create(POOLFORMER, checkpoint, **{**own, "num_classes": classes}),
         recipe=Recipe(mixup=0.0, cutmix=0.0, label_smoothing=0.0, auto_augment=None, color_jitter=0.0, erasing=0.0),
-        students=tuple(student_of(name, name, arguments) for name in rows),
+        students=tuple(student_of(name, name, own, logits) for name in SETTINGS),
+        others=teachers_by_name(NAMED, size, {**apiece, **backbones}),
     )
 
 
-def student_of(row: str, name: str, arguments: dict[str, Any]) -> Student:
+ROW_BACKBONES = {setting.backbone for setting in SETTINGS.values()}
+
+
+def student_of(row: str, name: str, arguments: dict[str, Any], logits: str = "") -> Student:
     """A row as a student, under a name of its own, of a backbone that is built with these arguments.
+
+    Args:
+        row: the setting.
+        name: the student's.
+        arguments: of its backbone.
+        logits: which other teacher gives the logits where the row does not compare teachers; "" is the study's own.
 
     >>> student_of("table3/soft", "RIFormer, soft", {}).teachers
     ('teacher',)
     """
     setting = SETTINGS[row]
+    base = setting.backbone if setting.initialise and setting.backbone != POOLFORMER else ""
+    compared = row.startswith("table5/") or setting.teacher in OUR_TEACHERS
+    asked = (setting.teacher or "") if compared else logits
+    apart_from_base = setting.teacher is not None and asked != base
 
     def make(trained: nn.Module, epochs: int) -> nn.Module:
         return setting.student(epochs, trained, **{**arguments, "num_classes": trained.num_classes})
 
+    roles = {"teacher": setting.teacher is not None and not apart_from_base, "imitation": setting.imitation}
     return Student(
         name=name,
         make=make,
-        teachers=tuple(n for n in ("teacher", "imitation") if getattr(setting, n)),
+        objective=DISTILLED if setting.method is None and setting.teacher else None,
+        teachers=tuple(role for role, met in roles.items() if met),
+        made_from=base,
+        others={"teacher": asked} if apart_from_base else {},
         calibrate=512 if row.startswith("ours/fitted") else 0,
         paper=setting.top1,
     )

@@ -79,11 +79,16 @@ class Kinds:
 
     def __call__(self, ready: Callable[[], None] | None = None) -> dict[str, dict[str, Any]]:
         study = self.build()
-        teacher = study.teacher(1000).eval()
-        makes = {student.kind: student.make for student in study.students if student.kind in self.kinds}
+        kinds = {student.kind: student for student in study.students if student.kind in self.kinds}
+        made_from = {"", *(student.made_from for student in kinds.values())}
+        bases = {name: study.untrained(name, 1000).eval() for name in made_from}
+        teacher = bases[""]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # batch norms without statistics: nothing was trained
-            leans = {kind: fuse(make(teacher, self.scale.epochs), verify=False) for kind, make in makes.items()}
+            leans = {
+                kind: fuse(student.make(bases[student.made_from], self.scale.epochs), verify=False)
+                for kind, student in kinds.items()
+            }
         with fresh_device(self.scale.torch_device):
             if self.scale.compile:
                 return _contests(teacher, leans, self.scale, self.batch, self.repeats, ready)

@@ -1,7 +1,7 @@
 """What a study is made of: a teacher, and students that say how they are made from it and what they learn from."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -11,6 +11,8 @@ from leanformer.measure import choose
 from leanformer.train import Recipe
 
 Make = Callable[[nn.Module, int], nn.Module]
+Build = Callable[..., nn.Module]
+"""Number of classes, and their names where the data have some → a teacher before training."""
 LABELS = "cross_entropy"
 DISTILLED = "soft"
 
@@ -25,7 +27,11 @@ class Student:
     objective: str | None = None
     """None: the methods' own objective with the teacher; otherwise terms as in `cross_entropy + soft`."""
     teachers: tuple[str, ...] = ("teacher",)
-    """The names under which the objective meets the teacher; none trains on labels alone."""
+    """The names under which the objective meets the teacher that the student is made from; none trains on labels."""
+    made_from: str = ""
+    """Which of the study's other teachers the student is made from; by default the study's own."""
+    others: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Further names under which the objective meets teachers → which of the study's those are; "" is its own."""
     calibrate: int = 0
     """So many images to fit the new modules on before training."""
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -37,6 +43,11 @@ class Student:
     def kind(self) -> str:
         """What the student is, apart from how it learns: students of one kind are equally fast."""
         return self.name.split(",")[0]
+
+    @property
+    def needs(self) -> set[str]:
+        """The study's other teachers that have to be trained for this row."""
+        return {self.made_from, *self.others.values()} - {""}
 
 
 def lean_student(name: str, *methods: Method, objective: str | None, fit: int = 0, note: str = "") -> Student:
@@ -60,12 +71,23 @@ class Study:
     """A teacher and its students."""
 
     name: str
-    teacher: Callable[..., nn.Module]
-    """Number of classes, and their names where the data have some → the teacher before training."""
+    teacher: Build
     recipe: Recipe
     students: tuple[Student, ...]
     teacher_learning_rate: float | None = None
     """Where it is not the students'."""
+    others: Mapping[str, Build] = dataclasses.field(default_factory=dict)
+    """Further teachers by name, built and trained as the teacher is, once a row needs them."""
+
+    def untrained(self, name: str, num_classes: int, names: Sequence[str] | None = None) -> nn.Module:
+        """A teacher before training.
+
+        Args:
+            name: one of the others, or "" for the study's own.
+            num_classes: the number of classes.
+            names: what they are called, where the data say.
+        """
+        return (self.others[name] if name else self.teacher)(num_classes, names)
 
     def chosen(self, only: str) -> list[Student]:
         """The students whose name contains one of the texts in `only`, which are parted by |.

@@ -2,6 +2,7 @@
 
     MACs of a rate   those of EViT at the paper's places, with the fused token
     everything else  EViT in every block of the last three quarters, token merging: set to the same MACs
+    removed          as many tokens dropped at random, or the attentive ones instead of the inattentive
 
 Every candidate is the same weights run in another way, so a row costs one pass over the images.
 """
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leanformer.core import Block, Method, apply, blocks_of
 from leanformer.measure import read_results
 from leanformer.methods import EViT, ToMe
 from leanformer.methods.evit import kept_count
+from leanformer.methods.evit.method import Reorganise
+from leanformer.methods.evit.reorganise import Choose
 
 RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
 FINE = tuple(thousandth / 1000 for thousandth in range(1000, 699, -1))
@@ -53,6 +56,7 @@ def training_free(model: nn.Module) -> list[Candidate]:
         *_matched(model),
         *dtypes,
         *reduced,
+        *(_removed(kind, rate, paper) for kind in ORDERS for rate in RATES),
     ]
 
 
@@ -129,8 +133,8 @@ def _matched(model: nn.Module) -> list[Candidate]:
     later, patches = tuple(range(paper[0], depth)), grid.tokens - grid.prefix
     found: list[Candidate] = []
     for rate in RATES:
-        wanted = course(functools.partial(_left_by_evit, rate, paper), depth, patches)
-        steady = _closest(wanted, {r: functools.partial(_left_by_evit, r, later) for r in FINE}, blocks[0], patches)
+        wanted = course(functools.partial(left_by_evit, rate, paper), depth, patches)
+        steady = _closest(wanted, {r: functools.partial(left_by_evit, r, later) for r in FINE}, blocks[0], patches)
         pairs = _closest(
             wanted, {r: functools.partial(_left_by_merging, r) for r in range(patches // 4)}, blocks[0], patches
         )
@@ -143,7 +147,12 @@ def _matched(model: nn.Module) -> list[Candidate]:
     return found
 
 
-def _left_by_evit(rate: float, at: Sequence[int], block: int, patches: int) -> int:
+def left_by_evit(rate: float, at: Sequence[int], block: int, patches: int) -> int:
+    """Patches, with the fused token among them, that EViT leaves of `patches` in a block.
+
+    >>> left_by_evit(0.5, (3,), 3, 196), left_by_evit(0.5, (3,), 4, 99)
+    (99, 99)
+    """
     return min(kept_count(rate, patches) + 1, patches) if block in at else patches
 
 
@@ -166,6 +175,40 @@ def _evit(rate: float, at: tuple[int, ...], fused: bool) -> Candidate:
     return Candidate(
         family=f"EViT {where}", model=f"EViT {rate:g} {where}", make=functools.partial(_applied, method=method)
     )
+
+
+class RandomOrder(Choose):
+    """Keeps tokens drawn at random, the same ones for the same scores."""
+
+    def forward(self, score: Tensor, keep: int) -> Tensor:
+        draw = torch.Generator(score.device).manual_seed(score.shape[1])
+        drawn = torch.rand(score.shape, generator=draw, device=score.device)
+        return drawn.topk(keep, dim=1).indices  # (B, K)
+
+
+class LowestFirst(Choose):
+    """Keeps the tokens of the lowest scores."""
+
+    def forward(self, score: Tensor, keep: int) -> Tensor:
+        return super().forward(-score, keep)
+
+
+ORDERS: dict[str, type[Choose]] = {"removed at random": RandomOrder, "attentive removed": LowestFirst}
+"""EViT's Figure 1 in numbers: what is removed instead of the inattentive tokens."""
+
+
+def _removed(kind: str, rate: float, at: tuple[int, ...]) -> Candidate:
+    family = f"{kind} at {_listed(at)}"
+    make = functools.partial(_reordered, kind=kind, method=EViT(keep_rate=rate, at=at, fuse_tokens=False))
+    return Candidate(family=family, model=f"{family}, {rate:g} kept", make=make)
+
+
+def _reordered(model: nn.Module, kind: str, method: EViT) -> nn.Module:
+    new = apply(model, method)
+    for block in blocks_of(new).values():
+        if isinstance(block.mix, Reorganise):
+            block.mix.decision = ORDERS[kind]()
+    return new
 
 
 def _merging(family: str, name: str, pairs: list[int]) -> Candidate:

@@ -6,10 +6,12 @@ Methods, distillation, exact fusing, measured speed.
 from typing import TYPE_CHECKING
 
 from ._version import __version__ as __version__
+from .lazy import AROUND as _around
 from .lazy import METHODS as _methods
 from .lazy import lazy_attributes as _lazy_attributes
 
 _methods.sources.append("leanformer.methods")
+_around.sources += ["leanformer.tasks.pyramid", "leanformer.tasks.detectors", "leanformer.tasks.segmenters"]
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
@@ -19,6 +21,7 @@ else:
         recipes="papers.recipes",
         lean="search.make_lean:lean",
         predict="prediction:predict",
+        features="tasks.pyramid:features",
         from_official="papers.official:from_official",
         to_official="papers.official:to_official",
     )

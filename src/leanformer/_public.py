@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when i
     from .papers.official import from_official, to_official
     from .prediction import predict
     from .search.make_lean import lean
+    from .tasks.pyramid import features
 
 __all__ = [
     "METHODS",
@@ -47,6 +48,7 @@ __all__ = [
     "data",
     "describe",
     "export",
+    "features",
     "from_official",
     "fuse",
     "kept_patches",

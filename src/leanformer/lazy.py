@@ -80,3 +80,5 @@ class Register(MutableMapping[str, T]):
 
 METHODS: Register[Any] = Register()
 """Name → method class. `leanformer/__init__.py`, which stands above all rooms, says which modules bring methods."""
+AROUND: Register[Any] = Register()
+"""Name → a function that builds a model around a backbone, such as a detector; the modules are named there too."""

@@ -14,6 +14,7 @@ from leanformer.data.packs import write_pack
 
 TINY = ["vit", "--set", "img_size=32", "--set", "patch_size=8", "--set", "embed_dim=32", "--set", "depth=4"]
 TINY += ["--set", "num_heads=2", "--set", "num_classes=7"]
+LEAN = [*TINY, "--apply", "evit"]
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def pack(tmp_path) -> str:
 
 def test_every_combination_has_a_row(capsys, pack, tmp_path):
     output = tmp_path / "sweep.json"
-    command = ["sweep", *TINY, "--data", pack, "--vary", "keep_rate=1.0,0.5", "--vary", "fuse_tokens=false,true"]
+    command = ["sweep", *LEAN, "--data", pack, "--vary", "keep_rate=1.0,0.5", "--vary", "fuse_tokens=false,true"]
     assert main([*command, "--output", str(output)]) == 0
     assert "keep_rate" in capsys.readouterr().out
     result = json.loads(output.read_text())
@@ -43,7 +44,7 @@ def test_every_combination_has_a_row(capsys, pack, tmp_path):
 
 def test_an_interrupted_sweep_goes_on_and_another_run_is_not_overwritten(capsys, pack, tmp_path):
     output = tmp_path / "sweep.json"
-    command = ["sweep", *TINY, "--data", pack, "--output", str(output), "--vary"]
+    command = ["sweep", *LEAN, "--data", pack, "--output", str(output), "--vary"]
     assert main([*command, "keep_rate=(0.9,0.8,0.7)"]) == 0
     first = json.loads(output.read_text())["rows"][0] | {"top1": -1.0}
     output.write_text(json.dumps(json.loads(output.read_text()) | {"rows": [first]}))
@@ -54,7 +55,13 @@ def test_an_interrupted_sweep_goes_on_and_another_run_is_not_overwritten(capsys,
 
 
 def test_unknown_options_are_refused(capsys, pack):
-    assert main(["sweep", *TINY, "--data", pack, "--vary", "idle=1"]) == 2
+    assert main(["sweep", *TINY, "--data", pack, "--vary", "keep_rate=1"]) == 2
+    assert "has no run-time options to vary" in capsys.readouterr().err
+    assert main(["sweep", *LEAN, "--data", pack]) == 2
+    assert (
+        "nothing to vary; give --vary OPTION=VALUE,VALUE with one of: fuse_tokens, keep_rate" in capsys.readouterr().err
+    )
+    assert main(["sweep", *LEAN, "--data", pack, "--vary", "idle=1"]) == 2
     assert "keep_rate" in capsys.readouterr().err
 
 

@@ -30,7 +30,7 @@ SMALLER = (
     (r"--latency \w+", "--latency 100s"),
     (r"--minutes \d+", "--epochs 1"),
     (r"minutes=\d+", "epochs=1"),
-    (r"speedup=[\d.]+", 'speedup=1.01, runtime="eager", methods=("evit",), sizes=False, evaluations=4, choosing=32'),
+    (r"speedup=[\d.]+", 'speedup=1.01, runtime="macs", methods=("evit",), sizes=False, evaluations=4, choosing=32'),
     (r"finetune:epochs=\d+", "finetune:epochs=1,batch_size=16"),
     (r"finetune\(epochs=30\b(, batch_size=\d+)?", "finetune(epochs=1, batch_size=16"),
     (r"batch=256", 'batch=2, device="cpu", search=False'),
@@ -39,7 +39,7 @@ SMALLER = (
 )
 """What stands on a page → what a test runs."""
 ADDED = {
-    "lean": "--runtime eager --methods evit --no-sizes --plans 4 --images 32 --epochs 1 --device cpu",
+    "lean": "--runtime macs --methods evit --no-sizes --plans 4 --images 32 --epochs 1 --device cpu",
     "train": "--workers 0 --device cpu",
     "predict": "--workers 0 --device cpu",
 }

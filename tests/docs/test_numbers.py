@@ -6,7 +6,7 @@ import re
 import pytest
 from blocks import ROOT
 
-from lab.figure import figure, joined
+from lab.trade_off import joined, trade_off
 
 README = (ROOT / "README.md").read_text()
 
@@ -63,8 +63,8 @@ def test_what_optimize_alone_gives_vit_tiny_was_measured():
 
 
 def test_the_figure_is_that_of_the_result_files(tmp_path, capsys):
-    figure(tmp_path / "drawn.svg", ROOT / "results")
+    trade_off(tmp_path / "drawn.svg", ROOT / "results")
     students = capsys.readouterr().out.splitlines()[2:]
     kept = (ROOT / "docs" / "accuracy_speed.svg").read_text()
     assert len(students) == 5
-    assert not [line for line in students if line not in kept], "python -m lab figure draws it anew"
+    assert not [line for line in students if line not in kept], "python -m lab trade-off draws it anew"

@@ -41,7 +41,14 @@ def test_rows_have_names_of_their_own_and_maps_are_those_of_half_the_stride():
     assert ours == count(lf.create("poolformer_s12", img_size=128)).macs
 
 
-@pytest.mark.parametrize("name", ROWS)
+ONE_OF_EACH = (
+    "RandFormer-S12, labels", "RIFormer-S12, imitation, teacher's weights", "RePa-PoolFormer-S12 0.5, distilled",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ONE_OF_EACH else pytest.mark.exhaustive) for name in ROWS]
+)
 def test_a_row_takes_a_step_in_bf16_and_fuses(name, teacher):
     model, result = step(ROWS[name], teacher, compile=False)
     assert result.updates == 1
@@ -55,10 +62,8 @@ LONG = ("CAFormer-S18, labels", "RIFormer-S12, imitation, teacher's weights", "R
 """Rows that take minutes to compile."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["RandFormer-S12, labels", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in LONG)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["RandFormer-S12, labels", *LONG])
 def test_a_row_takes_a_compiled_step(name, teacher):
     torch.compiler.reset()
     _, result = step(ROWS[name], teacher, compile=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import io
 import json
 import pickle
 import subprocess
@@ -10,13 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from helpers import colour_pack
 
 import leanformer as lf
 from lab.__main__ import main
-from lab.studies import study
+from lab.studies import masters
 from lab.studies.digest import digest, losses, points
 from lab.studies.riformer import riformer
 from lab.studies.rows import rows_in
@@ -39,26 +37,8 @@ def _quick(monkeypatch):
 
 @pytest.fixture
 def pack(tmp_path):
-    """Two classes of plain colours, in the two packs of a data set."""
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 32), ("val", 16)):
-        files, labels = [], []
-        for index in range(count):
-            pixels = rng.integers(0, 60, (32, 32, 3), dtype=np.uint8)
-            pixels[..., index % 2] += 150
-            buffer = io.BytesIO()
-            Image.fromarray(pixels).save(buffer, "JPEG")
-            files.append(np.frombuffer(buffer.getvalue(), np.uint8))
-            labels.append(index % 2)
-        offsets = np.cumsum([0, *map(len, files)])
-        np.savez(
-            tmp_path / f"colours_{split}.npz",
-            jpeg=np.concatenate(files),
-            offsets=offsets,
-            labels=np.array(labels, np.int16),
-            classes=np.array(["a", "b"]),
-        )
-    return f"pack:{tmp_path / 'colours'}"
+    """Two classes of plain colours."""
+    return colour_pack(tmp_path)
 
 
 def run(pack, tmp_path, *more):
@@ -239,7 +219,7 @@ def test_a_study_that_is_asked_to_stop_begins_no_other_run(pack, tmp_path, monke
         begun.append(options["output"])
         return Result(model, None, None, None, [], 1, False, 0.0, options["output"])
 
-    monkeypatch.setattr(study, "fit", stopped)
+    monkeypatch.setattr(masters, "fit", stopped)
     scale = Scale(data=pack, epochs=1, teacher_epochs=1, batch_size=16, device="cpu")
     queue = riformer(None, img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
     with pytest.raises(SystemExit, match="the same command goes on"):
@@ -255,7 +235,7 @@ def test_a_teacher_keeps_its_own_rate_whatever_the_students_get(pack, tmp_path, 
         rates.append(options["recipe"].learning_rate)
         return Result(model, None, None, None, [], 1, False, 0.0, options["output"])
 
-    monkeypatch.setattr(study, "fit", stopped)
+    monkeypatch.setattr(masters, "fit", stopped)
     queue = riformer(None, img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
     queue = dataclasses.replace(queue, teacher_learning_rate=own)
     scale = Scale(data=pack, epochs=1, teacher_epochs=1, batch_size=16, device="cpu", learning_rate=5e-4)

@@ -166,7 +166,13 @@ def test_the_size_of_a_mixer_is_the_model_s_and_not_the_last_image_s() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["identity", "random", "separable", "global_filter"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "separable",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("identity", "random", "global_filter")),
+    ],
+)
 def test_every_mixer_compiles_and_exports(name: str) -> None:
     mixed = randomise(lf.apply(backbone("vit"), lf.TokenMixer(mixer=name, blocks=(0,)))).eval()
     x = images(mixed, 3)

@@ -2,6 +2,7 @@
 
 import io
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ import torch
 from families import backbone
 from PIL import Image
 
-import leanformer as lf
 from leanformer.core import METHODS, input_of
 from leanformer.search.cost import Costs, tokens_by_block
+from leanformer.search.directions import Variation, equal_counts, starts
 from leanformer.search.explore import Explorer
 from leanformer.search.judge import Judge
 from leanformer.search.parts import split
@@ -71,7 +72,7 @@ def test_every_plan_of_the_search_keeps_its_budget_and_can_be_built(explorer):
     draw = random.Random(0)
     direction, size = {}, SIZE
     for _ in range(30):
-        direction, size = explorer.varied((direction, size), (direction, size), draw)
+        direction, size = Variation(explorer.space).of((direction, size), (direction, size), draw)
         plan = explorer.within(0.7 * whole, direction, size)
         if plan is not None:
             assert explorer.costs.predict(plan) <= 0.7 * whole
@@ -108,6 +109,11 @@ def test_images_for_choosing_training_and_judging_are_never_the_same():
         ({"speedup": float("nan")}, "1 or more"),
         ({"latency": 0.0}, "above 0"),
         ({"max_drop": -1.0}, "0 to 100"),
+        ({"max_drop": float("nan")}, "0 to 100"),
+        ({"latency": float("inf")}, "above 0"),
+        ({"speedup": 2.0, "curve": (1.5, 2.0)}, "give one target"),
+        ({"curve": (1.5, 0.5)}, "1 or more"),
+        ({"curve": (2.0, 2.0)}, "different"),
     ],
 )
 def test_targets_that_cannot_be_are_refused(given, message):
@@ -120,19 +126,6 @@ def test_times_are_read_as_people_write_them():
     assert seconds_of("800us") == pytest.approx(8e-4)
     with pytest.raises(ValueError, match="no time"):
         seconds_of("soon")
-
-
-def test_bad_input_is_refused_before_any_work():
-    model = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=3)
-    few = torch.zeros(10, 3, 32, 32, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="holds 10 images"):
-        lf.lean(model, few, speedup=2.0, device="cpu")
-    with pytest.raises(ValueError, match="fused already"):
-        lf.lean(lf.fuse(model), few, speedup=2.0, device="cpu")
-    with pytest.raises(ValueError, match="give one of them"):
-        lf.lean(model, few, speedup=2.0, epochs=1, minutes=1.0, device="cpu")
-    with pytest.raises(ValueError, match="unknown runtime"):
-        lf.lean(model, torch.zeros(70, 3, 32, 32, dtype=torch.uint8), speedup=2.0, device="cpu", runtime="zz")
 
 
 def test_every_method_that_offers_choices_says_what_it_acts_on():
@@ -166,9 +159,42 @@ def test_a_folder_given_as_a_path_is_judged_on_its_validation_split(tmp_path):
     assert len(split(tmp_path).judging) == len(split(str(tmp_path)).judging) == 6
 
 
-def test_classes_that_are_not_the_models_are_refused_before_any_work(tmp_path):
-    model = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=3)
-    images, labels = torch.zeros(80, 3, 32, 32, dtype=torch.uint8), torch.arange(80) % 7
-    with pytest.raises(ValueError, match="classes"):
-        lf.lean(model, (images, labels), speedup=2.0, device="cpu", output=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_merging_one_number_of_tokens_a_block_is_among_the_first_plans(explorer):
+    shares = equal_counts((0, 1, 2, 3), left=0.2)
+    left = [100.0]
+    for weight in shares.values():
+        left.append(left[-1] * (1 - 0.5 * weight))
+    gone = [before - after for before, after in pairwise(left)]
+    assert max(gone) < 1.5 * min(gone)  # the shares differ by more than twice
+    assert {"tome": equal_counts((0, 1, 2, 3))} in [direction for direction, _ in starts(explorer.space)]
+
+
+def test_a_direction_of_small_weights_reaches_what_its_method_offers(explorer):
+    plan = explorer.within(0.0, {"tome": {1: 1.0, 2: 0.25}}, SIZE)
+    assert plan is None
+    assert explorer.at_strength({"tome": {1: 1.0, 2: 0.25}}, SIZE, 4.0).of_method("tome") == {1: 0.5, 2: 0.5}
+
+
+def test_the_search_keeps_the_best_plan_of_every_family(explorer):
+    found = explorer.best(explorer.costs.predict(Plan(SIZE)) / 1.5, evaluations=24)
+    families = {explorer.family(each.plan) for each in found}
+    assert ("evit",) in families
+    assert ("tome",) in families
+
+
+def test_a_second_search_starts_from_what_the_first_has_found(explorer):
+    whole = explorer.costs.predict(Plan(SIZE))
+    explorer.best(whole / 1.3, evaluations=12)
+    best = explorer.directions[0]
+    told = []
+    explorer.best(whole / 1.5, evaluations=1, told=told.append)
+    assert told[0].plan == explorer.within(whole / 1.5, *best)
+
+
+def test_a_family_that_was_timed_slower_than_predicted_must_do_more_for_the_same_budget(explorer):
+    budget = explorer.costs.predict(Plan(SIZE)) / 1.3
+    direction = {"tome": dict.fromkeys(range(4), 1.0)}
+    before = explorer.within(budget, direction, SIZE)
+    explorer.learn(before, 1.1 * explorer.costs.predict(before))
+    after = explorer.within(budget, direction, SIZE)
+    assert 1.1 * explorer.costs.predict(after) <= budget < 1.1 * explorer.costs.predict(before)

@@ -5,10 +5,10 @@ import torch
 from helpers import randomise
 
 import leanformer as lf
-from leanformer.core import LocalRewrite, Rewrite
+from leanformer.core import AnyRewrite, LocalRewrite, Rewrite
 from leanformer.core.reduce import decisions
 from leanformer.methods.evit import fast as reduce
-from leanformer.speed import alone, measured, search
+from leanformer.speed import alone, search
 from leanformer.speed.compiled import Compiled
 from leanformer.speed.rewrite import rewrites
 
@@ -34,6 +34,10 @@ def evit():
 def pooled():
     dims = {"depths": (1, 1, 1, 1), "dims": (16, 24, 32, 48), "num_classes": 5, "img_size": 64}
     return randomise(lf.create("poolformer_s12", **dims), scale=0.2).eval()
+
+
+def depthwise():
+    return lf.create("caformer_s18", depths=(1, 1, 1, 1), dims=(16, 16, 32, 32), num_classes=5, img_size=64).eval()
 
 
 def slimmed(**options):
@@ -213,14 +217,12 @@ def test_alike_modules_are_timed_once_and_remembered_for_other_models(quick, mon
 
 def test_without_search_only_steps_measured_on_this_chip_are_taken(quick, monkeypatch):
     assert lf.optimize(pooled(), device="cpu", batch=2, search=False).choice.steps == []
-    monkeypatch.setitem(
-        measured.MEASURED, "cpu", {**measured.HOPPER, "pooling with its norm in one pass": measured.always}
-    )
+    assert not STEPS["channels last"].pays("NVIDIA H200", depthwise())
+    assert STEPS["channels last"].pays("NVIDIA H200", pooled())
+    monkeypatch.setattr(AnyRewrite, "pays", lambda step, chip, model: step.pays_for(model))
     assert (
         "pooling with its norm in one pass" in lf.optimize(pooled(), device="cpu", batch=2, search=False).choice.steps
     )
-    caformer = lf.create("caformer_s18", depths=(1, 1, 1, 1), dims=(16, 16, 32, 32), num_classes=5, img_size=64).eval()
-    assert not measured.pays("NVIDIA H200", "channels last", caformer)
 
 
 def test_mlps_across_tokens_keep_their_activation_apart():

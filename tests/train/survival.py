@@ -94,6 +94,20 @@ def killed_at(folder: str, update: int, data: Any = None) -> None:
     run(folder, data, At(2 * update + 1, kill))
 
 
+def begun_or_resumed(folder: str) -> None:
+    run(folder, resume=True)
+
+
+def killed_after(folder: str, seconds: float) -> bool:
+    """Begin or take up the run and kill it after that time; whether it was still running."""
+    process = processes.Process(target=begun_or_resumed, args=(folder,))
+    process.start()
+    process.join(seconds)
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
 def killed_while_writing(folder: str, number: int) -> None:
     """Die in the middle of the bytes of the checkpoint of that number."""
     written = 0

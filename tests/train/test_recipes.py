@@ -31,7 +31,7 @@ ONE_OF_A_KIND = (
     "poolformer_s12", "identityformer_s12", "randformer_s12", "poolformerv2_s12", "convformer_s18", "caformer_s18",
     "riformer_s12", "riformer_s12_ours", "riformer_s12_384", "evit_deit_small_0.7", "evit_lvvit_small_0.5",
     "repa_deit_tiny", "repa_swin_tiny", "repa_poolformer_s12", "repa_mixer_b16", "repa_lvvit_s", "lvvit_t",
-    "lvvit_plus_tiny", "sit_ti",
+    "lvvit_plus_tiny", "sit_ti", "sit_deit_s",
 )  # fmt: skip
 """The recipes that run every time; the others differ from one of these, or from `sit_ti_cnn` with its own test, in
 sizes and numbers alone."""

@@ -1,6 +1,8 @@
 """A run that was killed, stopped or starved goes on to the same weights as one that was not."""
 
 import json
+import random
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,20 @@ def test_killed_at_any_update_and_resumed_gives_the_same_weights(whole, tmp_path
     result = run(folder, resume=True)
     assert result.updates == 12
     assert _same(whole[0], _weights(result))
+
+
+@pytest.mark.exhaustive
+def test_killed_at_fifty_random_moments_and_resumed_gives_the_same_weights(whole, tmp_path):
+    """SIGKILL by the clock, wherever the run happens to be; what is left is taken up again, and killed again."""
+    moments, kills, runs, start = random.Random(0), 0, 0, time.perf_counter()
+    assert in_process(survival.begun_or_resumed, str(tmp_path / "timed")) == 0
+    seconds = time.perf_counter() - start
+    while kills < 50:
+        folder, runs = tmp_path / f"run{runs}", runs + 1
+        while survival.killed_after(str(folder), seconds * moments.uniform(0, 1.2)):
+            kills += 1
+        assert _same(whole[0], _weights(run(str(folder), resume=True))), f"run {runs} after {kills} kills"
+    print(f"{kills} kills in {runs} runs, every one of them bit for bit the run that was not killed")
 
 
 def test_killed_while_a_checkpoint_is_written_and_resumed_gives_the_same_weights(whole, tmp_path):

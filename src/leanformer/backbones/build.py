@@ -36,7 +36,7 @@ from ..core.card import CHECKS
 from ..core.checked import check_numbers
 from ..layers.mixers import resample_filter
 from .fits import FLOATS, building, check_keys, check_plain, check_size
-from .registry import AS_IS, MODELS, READERS, build
+from .registry import AS_IS, MODELS, READERS, build, known
 from .timm import adopt, understood
 
 NESTED = ("model", "state_dict", "model_ema", "state_dict_ema")
@@ -211,7 +211,7 @@ def _in_our_keys(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> dic
 
 
 def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
-    if name not in MODELS and not timm.is_model(name.removeprefix("timm/").removeprefix(AS_IS)):
+    if not known(name):
         near = difflib.get_close_matches(name, [*MODELS, *timm.list_models()], n=3)
         raise ValueError(f"unknown model '{name}'" + (f"; did you mean {' or '.join(near)}?" if near else ""))
     try:

@@ -20,6 +20,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from ..core import Block, Branch
+from ..layers.layout import resample_map
 from ..layers.mixers import GlobalFilter
 from .generic import drop_path_rates, with_config
 from .registry import register
@@ -110,7 +111,10 @@ class GFNet(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """Images to patches with their positions, (B, H, W, C)."""
         x = self.patch_embed(x)  # (B, H, W, C)
-        return self.pos_drop(x + self.pos_embed.unflatten(1, self.patch_embed.grid_size))
+        positions = self.pos_embed.unflatten(1, self.patch_embed.grid_size)  # (1, H, W, C)
+        if self.patch_embed.dynamic_img_size:
+            positions = resample_map(positions, x, "NHWC")
+        return self.pos_drop(x + positions)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """The last stage's patches behind the final norm, (B, H, W, C)."""

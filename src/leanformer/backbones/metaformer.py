@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..core import Block, Branch
 from ..layers.activations import activation
-from ..layers.layout import from_plane, to_plane
+from ..layers.layout import from_plane, resample_map, to_plane
 from ..layers.mixers import Pooling, make_mixer
 from ..layers.norms import make_norm
 from .batch_norm import BatchNormBranch
@@ -57,8 +57,11 @@ class Embed(nn.Module):
 class Stage(nn.Module):
     """Downsampling, a position embedding where the official hybrid models have one, and blocks."""
 
-    def __init__(self, downsample: nn.Module, pos_embed: nn.Parameter | None, blocks: Sequence[Block]):
+    any_size = False
+
+    def __init__(self, downsample: nn.Module, pos_embed: nn.Parameter | None, blocks: Sequence[Block], layout: str):
         super().__init__()
+        self.layout = layout
         self.downsample = downsample
         self.pos_embed = pos_embed
         self.blocks = nn.Sequential(*blocks)
@@ -67,12 +70,15 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.downsample(x)
         if self.pos_embed is not None:
-            if x.shape[1:] != self.pos_embed.shape[1:]:
+            positions = self.pos_embed
+            if self.any_size:
+                positions = resample_map(positions, x, self.layout)
+            elif x.shape[1:] != positions.shape[1:]:
                 raise ValueError(
-                    f"the position embedding was built for a map of {tuple(self.pos_embed.shape[1:])} and one of "
+                    f"the position embedding was built for a map of {tuple(positions.shape[1:])} and one of "
                     f"{tuple(x.shape[1:])} came; build the model with the img_size it will see"
                 )
-            x = x + self.pos_embed
+            x = x + positions
         if self.grad_checkpointing and self.training:
             return checkpoint_seq(self.blocks, x)
         return self.blocks(x)
@@ -211,7 +217,7 @@ def _stage(config: Config, s: int) -> Stage:
     height, width = config.plane(s)
     shape = (config.dims[s], height, width) if config.layout == "NCHW" else (height, width, config.dims[s])
     pos_embed = nn.Parameter(torch.zeros(1, *shape)) if config.pos_embed[s] else None
-    return Stage(_embed(config, s) if s else nn.Identity(), pos_embed, blocks)
+    return Stage(_embed(config, s) if s else nn.Identity(), pos_embed, blocks, config.layout)
 
 
 def _block(config: Config, s: int, index: int) -> Block:

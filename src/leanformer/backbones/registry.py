@@ -8,6 +8,8 @@ import timm
 from timm.models import register_model
 from torch import Tensor, nn
 
+from ..lazy import AROUND
+
 MODELS: dict[str, Callable[..., nn.Module]] = {}
 READERS: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] = {}
 """Name of a model → how weights under the keys of its authors become ours."""
@@ -33,8 +35,15 @@ def register(fn: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return entry if timm.is_model(fn.__name__) else register_model(entry)
 
 
+def known(name: str) -> bool:
+    """Whether there is a model of that name: ours, timm's, or one that is built around a backbone."""
+    return name in MODELS or timm.is_model(name.removeprefix("timm/").removeprefix(AS_IS)) or name in AROUND
+
+
 def build(name: str, **arguments: Any) -> nn.Module:
     """Our architecture of that name, else timm's; `timm/name` and `as-is/name` ask for timm's alone."""
     if name in MODELS:
         return MODELS[name](**arguments)
+    if not timm.is_model(name.removeprefix("timm/").removeprefix(AS_IS)) and name in AROUND:
+        return AROUND[name](**arguments)
     return timm.create_model(name.removeprefix("timm/").removeprefix(AS_IS), **arguments)

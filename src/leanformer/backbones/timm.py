@@ -16,10 +16,14 @@ from ..core import Block, Branch, Card, Grid, blocks_of, input_of, set_card
 from ..layers.layout import AcrossTokens
 from .deit import DeiT
 from .guess import guess
+from .windows import shifted_windows
 
 
 class ShiftedWindows(swin_transformer.SwinTransformerBlock):
     """The token mixer of a Swin block: shift, windows, attention, and the way back; (B, H, W, C) in and out."""
+
+    any_size = False
+    """Whether maps of other sizes come than the block was built for: see `any_size`."""
 
     def __init__(self, block: swin_transformer.SwinTransformerBlock):
         nn.Module.__init__(self)
@@ -27,7 +31,11 @@ class ShiftedWindows(swin_transformer.SwinTransformerBlock):
         self._modules = {"attn": block.attn}
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._attn(x)
+        if not self.any_size:
+            return self._attn(x)
+        window = (int(self.window_size[0]), int(self.window_size[1]))
+        shift = (window[0] // 2, window[1] // 2) if any(self.target_shift_size) else (0, 0)
+        return shifted_windows(x, window, shift, self.attn)
 
 
 class TrackGrid:

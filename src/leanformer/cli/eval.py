@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .checks import at_least, open_device, output_files, share
 from .common import Apply, Model, Set, open_model
+from .eval_dense import is_dense, judge_dense, refuse_options
 from .eval_features import judge_features
 
 if TYPE_CHECKING:
@@ -37,17 +38,20 @@ def eval_(
     knn: int | None = None,
     linear: bool = False,
     train_split: str = "train",
+    task: str | None = None,
     output: Path | None = None,
 ) -> None:
     """Top-1, top-5, confused pairs and accuracy by class; size, crop and normalisation are the model's own.
 
-    With --knn or --linear the features before the head are judged, of any model, with a head or without one.
+    With --knn or --linear the features before the head are judged, of any model, with a head or without one. Detectors
+    are judged by COCO's average precision of boxes and masks, segmenters by mean IoU and pixel accuracy.
 
     Example: leanformer eval lean.safetensors --data imagenet/
 
     Args:
         model: A model's name or a leanformer checkpoint.
-        data: A folder of images, pack:PATH, hfds/PATH or wds/PATH.
+        data: A folder of images, pack:PATH, hfds/PATH or wds/PATH; for detectors and segmenters a folder of COCO, VOC,
+            Oxford Pets, CamVid, or pictures and label maps.
         methods: A method as name:option=value,option=value; may be given several times.
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
@@ -67,6 +71,8 @@ def eval_(
             head.
         linear: Judge the features by a linear classifier trained on them, its learning rate found by a sweep.
         train_split: The part of the data that --knn and --linear learn from.
+        task: detection or segmentation, with options as in segmentation:evaluation_size=(352,480); by default what the
+            model is made for.
         output: A JSON file for the figures.
     """
     from ..measure import record, write_result
@@ -79,6 +85,10 @@ def eval_(
     output_files(output)
     where = str(open_device(device))
     opened = open_model(model, methods, checkpoint, arguments)
+    if is_dense(opened, task):
+        refuse_options(crop=crop, compile=compile, fp8=fp8, knn=knn, linear=linear)
+        how = {"split": split, "batch_size": batch_size, "device": where, "precision": precision, "workers": workers}
+        return judge_dense(model, opened, data, task, output, methods, per_class, how)
     forms = {"": opened, "fp8": _in_fp8(opened)} if fp8 else {"": opened}
     if knn is not None or linear:
         how = {"batch_size": batch_size, "device": where, "precision": precision, "compile": compile,

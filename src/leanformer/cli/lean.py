@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .checks import DTYPES, at_least, check_seed, one_of, open_device, output_folder
+from .checks import DTYPES, above_zero, at_least, check_seed, one_of, open_device, output_folder
 from .common import Model, Set, open_model
+
+if TYPE_CHECKING:
+    from ..search.outcome import Lean
 
 
 def lean(
@@ -16,6 +20,8 @@ def lean(
     speedup: float | None = None,
     latency: str | None = None,
     max_drop: float | None = None,
+    curve: tuple[float, ...] = (),
+    shared: bool = False,
     judge: str | None = None,
     device: str | None = None,
     batch: int | None = None,
@@ -28,6 +34,7 @@ def lean(
     epochs: int | None = None,
     minutes: float | None = None,
     train: bool = True,
+    export: str | None = None,
     seed: int = 0,
     output: Path = Path("runs/lean"),
 ) -> int:
@@ -47,11 +54,14 @@ def lean(
         speedup: Target: times as fast as the model's own optimised form, such as 2.
         latency: Target: time a batch, such as 1.5ms.
         max_drop: Target: the fastest plan that loses at most so many points before training.
+        curve: Target: several speed-ups, such as 1.5 2 3, each with a model of its own.
+        shared: Let the models of a curve share one set of weights, distilled together.
         judge: Other images to judge on in the end; by default the validation split, or a part of the data kept apart.
         device: cpu, cuda, …; the fastest there is by default.
         batch: Images at a time, for which the model is made fast; 256 on a GPU and 8 on a CPU by default.
         dtype: float32, bfloat16 or float16; bfloat16 on a GPU and float32 on a CPU by default.
-        runtime: torch, eager (torch without compilation), or on a CPU onnxruntime or openvino.
+        runtime: torch, eager (torch without compilation), onnxruntime or openvino on a CPU, or macs (counted, not
+            timed).
         methods: Only these methods, by name; all that serve the model by default.
         sizes: Whether smaller images are among the choices.
         images: Images on which plans are compared.
@@ -59,35 +69,49 @@ def lean(
         epochs: Epochs of distillation; 10 by default.
         minutes: Minutes of distillation instead of epochs.
         train: Distil the plan that was chosen; --no-train leaves it as calibrated.
+        export: Also write the lean model in this format (onnx, openvino, torch, aoti, executorch), compared with it.
         seed: Of shuffles, search and training.
         output: The folder for lean.safetensors, plan.json and report.html.
     """
-    from ..measure.terminal import console
     from ..search.make_lean import lean as make_lean
-    from ..search.target import Target, seconds_of
+    from ..search.target import target_of
 
-    Target(speedup, None if latency is None else seconds_of(latency), max_drop)  # before anything is opened
+    target_of(speedup, latency, max_drop, curve)  # before anything is opened
     at_least(1, batch=batch, images=images, plans=plans, epochs=epochs)
+    above_zero(minutes=minutes)
     check_seed(seed)
     if dtype is not None:
         one_of(DTYPES, dtype=(dtype,))
     output_folder(output)
     where = open_device(device)
     opened = open_model(model, (), checkpoint, arguments)
-    out = console()
     result = make_lean(
-        opened, data, speedup=speedup, latency=latency, max_drop=max_drop, judge=judge, device=str(where), batch=batch,
-        dtype=dtype, runtime=runtime, methods=methods or None, sizes=sizes, choosing=images, evaluations=plans,
-        epochs=epochs, minutes=minutes, train=train, output=output, seed=seed,
-        said=lambda text: out.print(text, highlight=False, markup=False),
+        opened, data, speedup=speedup, latency=latency, max_drop=max_drop, curve=curve or None, shared=shared,
+        judge=judge, device=str(where), batch=batch, dtype=dtype, runtime=runtime, methods=methods or None,
+        sizes=sizes, choosing=images, evaluations=plans, epochs=epochs, minutes=minutes, train=train, export=export,
+        output=output, seed=seed,
     )  # fmt: skip
-    final = result.record["final"]
-    lost = f"top-1 {final['teacher_top1']:.1f} → {final['top1']:.1f}%, " if "top1" in final else ""
-    out.print(
-        f"{result.speedup:.2f} times as fast as the optimised model, {lost}agreement {final['agreement']:.1f}% on "
-        f"{final['images']} images kept apart; {output}/report.html shows how",
-        highlight=False,
-    )
-    if not result.met:
-        out.print("the target is not met: this is the fastest plan that was found", highlight=False)
+    return _report(result, output)
+
+
+def _report(result: Lean, output: Path) -> int:
+    """Print what came out, and return 0 only if every target is met."""
+    from ..measure.terminal import console
+
+    out = console()
+    points = result.curve or (result,)
+    finals = [entry["final"] for entry in result.record["curve"]] if result.curve else [result.record["final"]]
+    for point, final in zip(points, finals, strict=True):
+        lost = f"top-1 {final['teacher_top1']:.1f} → {final['top1']:.1f}%, " if "top1" in final else ""
+        names = ", ".join(file.name for file in point.files)
+        faster = f"{point.speedup:.2f} times as fast as the optimised model"
+        if result.record["about"]["place"][-1] == "macs":
+            faster = f"{point.speedup:.2f} times fewer multiplications (nothing was timed)"
+        out.print(
+            f"{faster}, {lost}agreement {final['agreement']:.1f}% on {final['images']} images kept apart: {names}",
+            highlight=False,
+        )
+        if not point.met:
+            out.print("the target is not met: this is the fastest plan that was found", highlight=False)
+    out.print(f"{output}/report.html shows how", highlight=False)
     return 0 if result.met else 1

@@ -17,10 +17,10 @@ def recipes(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     from rich.table import Table
 
     from ..measure.terminal import console
-    from ..papers.recipes import PUBLISHED, find, parse_recipe
+    from ..papers.recipes import PRESETS, PUBLISHED, find, parse_recipe
 
     one = find(pattern)
-    if one is not None or pattern == "finetune":
+    if one is not None or pattern in PRESETS:
         settings = Table("setting", "value", title=pattern, title_justify="left")
         for name, value in parse_recipe(pattern).to_json().items():
             settings.add_row(name, str(value))
@@ -32,7 +32,7 @@ def recipes(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     if not found:
         raise ValueError(f"no recipe matches '{pattern}'; leanformer recipes lists all")
     columns = ("recipe", "model", "methods", "teacher", "epochs", "batch", "lr", "top-1 (paper)")
-    table = Table(*columns, title=f"{len(found)} published recipes, and finetune", title_justify="left")
+    table = Table(*columns, title=f"{len(found)} published recipes, and {', '.join(PRESETS)}", title_justify="left")
     for p in found:
         table.add_row(
             p.name, p.model, " + ".join(p.method_texts()), p.teacher, str(p.recipe.epochs), str(p.recipe.batch_size),

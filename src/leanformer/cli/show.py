@@ -13,11 +13,19 @@ from .common import Apply, Model, Set, open_model
 if TYPE_CHECKING:
     from .. import visualise
 
-Kind = Annotated[
-    Literal["kept", "slimming", "grad-cam", "receptive-field", "features", "trade-off", "latency"],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="KIND"),
+Kinds = Literal[
+    "kept",
+    "slimming",
+    "grad-cam",
+    "receptive-field",
+    "features",
+    "boxes",
+    "masks",
+    "label-map",
+    "trade-off",
+    "latency",
 ]
+Kind = Annotated[Kinds, tyro.conf.Positional, tyro.conf.arg(metavar="KIND")]
 CHARTS = {"trade-off": "trade_off", "latency": "latency_breakdown"}
 """Pictures of a result file, with the functions of `visualise` that draw them."""
 
@@ -38,12 +46,13 @@ def show(
 
     kept: the patches that a model with evit keeps. slimming: what patches give to the tokens of sit. grad-cam: where
     the evidence for a class lies. receptive-field: which pixels the middle depends on. features: how feature values are
-    spread, beside those of another model. trade-off and latency: charts of a result file.
+    spread, beside those of another model. boxes, masks, label-map: what a detector or a segmenter finds. trade-off and
+    latency: charts of a result file.
 
     Example: leanformer show kept vit_tiny_patch16_224 --apply evit:keep_rate=0.7 --image dog.jpg --output kept.png
 
     Args:
-        kind: kept, slimming, grad-cam, receptive-field, features, trade-off or latency.
+        kind: kept, slimming, grad-cam, receptive-field, features, boxes, masks, label-map, trade-off or latency.
         model: A model's name or a leanformer checkpoint; for trade-off and latency a result file.
         image: One or more image files.
         output: The file to write, .png or .svg; by default the kind's name as PNG.
@@ -84,6 +93,8 @@ def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | No
         return visualise.kept_tokens(model, images)
     if kind == "slimming":
         return visualise.slimming(model, images)
+    if kind in ("boxes", "masks", "label-map"):
+        return visualise.predictions(model, images, kind)  # type: ignore[arg-type]
     if kind == "grad-cam":
         return visualise.grad_cam(model, images, target)
     if kind == "receptive-field":

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..data.sources import Data
 
 Vary = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
-EVIT = ("keep_rate=1.0,0.9,0.8,0.7,0.6,0.5", "fuse_tokens=false,true")
 
 
 def sweep(
@@ -39,16 +38,16 @@ def sweep(
     figure: Path | None = None,
     output: Path | None = None,
 ) -> None:
-    """Accuracy of one model at every combination of run-time options, without training (EViT's Table 1).
+    """Accuracy of one model at every combination of its methods' run-time options, without training.
 
     Example: leanformer sweep vit_tiny_patch16_224 --checkpoint vit_tiny.safetensors --data pack:nips17_imagenet_224.npz
+    --apply evit --vary keep_rate=0.9,0.7,0.5 --vary fuse_tokens=false,true
 
     Args:
         model: A model's name or a leanformer checkpoint.
         data: A folder of images, pack:PATH, hfds/PATH or wds/PATH.
-        methods: A method as name:option=value; may be given several times. A model without any gets evit.
-        vary: A run-time option and its values, as option=value,value; several make all combinations. By default
-            those of EViT's Table 1.
+        methods: A method as name:option=value; may be given several times.
+        vary: A run-time option and its values, as option=value,value; several make all combinations.
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
         split: Which part of the data.
@@ -58,7 +57,7 @@ def sweep(
         figure: A .png or .svg file for accuracy against MACs.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
-    from ..core import apply, card_of, parse_method
+    from ..core import card_of
     from ..data.sources import check_fit, open_data
     from ..measure import record, rows_to_resume, write_result
     from ..measure.terminal import console
@@ -70,14 +69,12 @@ def sweep(
     check_picture(figure)
     place = open_device(device)
     opened = open_model(model, methods, checkpoint, arguments).to(place)
-    if not card_of(opened).methods:
-        opened = apply(opened, parse_method("evit"))
+    candidates = list(_varied(opened, vary))
     images = open_data(data, split)
     check_fit(opened, images)
     names = [method.name for method in card_of(opened).methods]
     about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
     rows = rows_to_resume(output, about)
-    candidates = list(_varied(opened, vary or EVIT))
     for told, make in candidates:
         if any(told.items() <= row.items() for row in rows):
             continue
@@ -122,6 +119,10 @@ def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
     from ..core import card_of, parse_method
 
     known = {option: method for method in card_of(model).methods for option in method.runtime}
+    if not known:
+        raise ValueError("this model has no run-time options to vary; give it a method that has, --apply NAME")
+    if not vary:
+        raise ValueError(f"nothing to vary; give --vary OPTION=VALUE,VALUE with one of: {', '.join(sorted(known))}")
     choices = {}
     for text in vary:
         option, _, values = text.partition("=")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -34,12 +34,15 @@ def train(
     model: Annotated[str | None, tyro.conf.Positional] = None,
     data: str | None = None,
     output: Path | None = None,
-    recipe: str = "finetune",
+    recipe: str | None = None,
     methods: Apply = (),
     teachers: Teachers = (),
     checkpoint: Path | None = None,
     arguments: Set = (),
     classes: int | None = None,
+    task: str = "classification",
+    detector: str | None = None,
+    segmenter: str | None = None,
     val: str | None = None,
     objective: str | None = None,
     resume: Path | None = None,
@@ -54,9 +57,12 @@ def train(
     Args:
         model: A model's name or a leanformer checkpoint; a published recipe brings its own.
         data: A folder with train and val, pack:PATH, hfds/PATH or wds/PATH; images:FOLDER takes all pictures below a
-            folder without labels, to be learnt from a teacher, and so does a folder without folders in it.
+            folder without labels, to be learnt from a teacher, and so does a folder without folders in it. For
+            detectors and segmenters a folder of COCO, VOC, Oxford Pets (also pets_species:, pets_heads:), CamVid, or
+            pictures and label maps.
         output: The run folder, for logs, checkpoints and the trained model.
-        recipe: A recipe as name:setting=value,setting=value; leanformer recipes lists the names.
+        recipe: A recipe as name:setting=value,setting=value; leanformer recipes lists the names. By default finetune,
+            for detectors and segmenters dense.
         methods: A method as name:option=value,option=value, instead of the recipe's; may be given several times.
         teachers: self (the model before the methods), a leanformer checkpoint, or name:weights-file, any of timm's;
             with role= before it for further teachers, for example imitation=poolformer_s12:poolformer_s12.pth. A recipe
@@ -64,6 +70,9 @@ def train(
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
         classes: Give the model a head for so many classes; rows of ImageNet classes that it knows are kept.
+        task: classification, detection or segmentation, with options as in segmentation:size=(352,480).
+        detector: Put the model into retinanet, faster_rcnn or mask_rcnn; with options as in mask_rcnn:min_size=480.
+        segmenter: Put the model into fpn or upernet; with options as in fpn:channels=128.
         val: Images for validation, where they are not found under data.
         objective: Terms as in 'cross_entropy + soft:temperature=2', instead of the recipe's.
         resume: A run folder; nothing else is needed then, but --allow-remote where the data come that way.
@@ -76,24 +85,33 @@ def train(
     from ..core import parse_method
     from ..papers.recipes import find, parse_recipe
     from ..train import fit
+    from .train_dense import Dense
 
     if resume is not None:
         return _report(_resume(resume, settings.allow_remote))
     _check(settings, classes, output, profile)
+    dense = Dense.asked_for(task, detector, segmenter)
+    recipe = recipe or ("dense" if dense else "finetune")
     published = find(recipe)
     chosen = parse_recipe(recipe)
     if data is None or (output is None and profile is None):
         raise ValueError("train needs --data and --output (or --profile), or --resume RUN")
+    if dense and profile is not None:
+        raise ValueError("--profile times classification alone")
     torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
-    start = _start(model, published, checkpoint, arguments, classes, data)
+    start = _start(model, published, checkpoint, arguments, None if dense else classes, data)
     given = tuple(parse_method(spec) for spec in methods)
     student = published.student(start, given) if published else apply_methods(start, *given)
-    known = dict(_teacher(spec, start, classes, data) for spec in teachers)
+    if dense:
+        student = dense.around(student, data, classes)
+        known = dict(dense.teacher(spec, start) for spec in teachers)
+    else:
+        known = dict(_teacher(spec, start, classes, data) for spec in teachers)
     if profile is not None:
         return _profile(student, chosen, data, known, objective, settings, profile)
     result = fit(
         student, recipe=chosen, data=data, val=val, teacher=known or None, objective=objective, output=output,
-        settings=settings,
+        settings=settings, task=dense.task if dense else None,
     )  # fmt: skip
     return _report(result)
 
@@ -156,6 +174,7 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
 
 def _resume(folder: Path, allow_remote: bool) -> Result:
     from ..backbones import load
+    from ..tasks.fitting import task_from
     from ..train import Recipe, fit, read_run
     from ..train.runs import settings_of
 
@@ -166,7 +185,7 @@ def _resume(folder: Path, allow_remote: bool) -> Result:
     return fit(
         load(folder / "student.safetensors"), recipe=Recipe.from_json(run["recipe"]), data=run["data"]["train"],
         val=run["data"].get("val"), teacher=teachers or None, objective=run["objective"], output=folder, resume=True,
-        settings=settings_of(run, allow_remote),
+        settings=settings_of(run, allow_remote), task=task_from(run.get("task")),
     )  # fmt: skip
 
 
@@ -206,6 +225,13 @@ def _report(result: Result) -> int:
         return STOPPED
     for name, found in (("trained", result.evaluation), ("moving average", result.ema_evaluation)):
         if found is not None:
-            print(f"{name}: top-1 {found.top1:.2f}%, top-5 {found.top5:.2f}% of {found.images} images")
+            print(f"{name}: {_figures(found)} of {found.images} images")
     print(f"{result.updates} updates in {result.seconds:.0f} s; the model is {result.folder}/model.safetensors")
     return 0
+
+
+def _figures(found: Any) -> str:
+    """What an evaluation came to, in words."""
+    if hasattr(found, "top1"):
+        return f"top-1 {found.top1:.2f}%, top-5 {found.top5:.2f}%"
+    return ", ".join(f"{name.replace('_', ' ')} {value:.2f}%" for name, value in found.summary().items())

@@ -1,5 +1,6 @@
 """The slots, the methods' contract, apply and fuse, and self-describing checkpoints."""
 
+from .answers import HasEvidence, HasFixedPass, evidence_of
 from .block import Block, Branch, Grid, Layout, Slot, blocks_of
 from .calibration import Calibratable, calibrate, recalibrate, starts_from, uncalibrated
 from .card import (
@@ -35,13 +36,15 @@ from .reduce import (
     trace,
     traced,
 )
-from .rewrite import LocalRewrite, Rewrite, ThreeProducts
+from .rewrite import H200, AnyRewrite, LocalRewrite, Rewrite, ThreeProducts
 from .variables import VARIABLES, environment
 
 __all__ = [
     "FUSED",
+    "H200",
     "METHODS",
     "VARIABLES",
+    "AnyRewrite",
     "Block",
     "Branch",
     "Build",
@@ -51,6 +54,8 @@ __all__ = [
     "Decision",
     "Fusible",
     "Grid",
+    "HasEvidence",
+    "HasFixedPass",
     "HasPlainForm",
     "Layout",
     "LocalRewrite",
@@ -73,6 +78,7 @@ __all__ = [
     "classes_of",
     "decision_paths",
     "environment",
+    "evidence_of",
     "fold",
     "fuse",
     "has_card",

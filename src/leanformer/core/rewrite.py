@@ -7,10 +7,13 @@ alone.
 
 import copy
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+
+H200 = ("NVIDIA H200",)
+"""The chips that the measurements in docs/performance.md were made on."""
 
 
 @runtime_checkable
@@ -26,24 +29,52 @@ class ThreeProducts(Protocol):
 
 
 @dataclass(frozen=True)
-class Rewrite:
-    """One step towards the fastest form, of the model as a whole.
+class AnyRewrite:
+    """What every rewrite says of itself.
+
+    A step is taken without timing it only where runs on that chip showed a gain for the kinds of models it names
+    (docs/performance.md); everywhere else it is timed first.
 
     Attributes:
         name: what reports and cards call the step.
-        apply: model → an equivalent copy, or None where there is nothing to do.
+        measured_on: the chips on which it was measured to pay.
+        pays_for: says of a fused model whether it is of the kind that gained there.
     """
 
     name: str
+    measured_on: Collection[str] = field(default=(), kw_only=True)
+    pays_for: Callable[[nn.Module], bool] = field(default=lambda model: True, kw_only=True)
+
+    def pays(self, chip: str, model: nn.Module) -> bool:
+        """Whether the step was measured to make models like this one faster on this chip.
+
+        Args:
+            chip: the device's name.
+            model: the fused model.
+
+        >>> step = AnyRewrite("patches by product", measured_on=("NVIDIA H200",))
+        >>> step.pays("NVIDIA H200", nn.Identity()), step.pays("cpu", nn.Identity())
+        (True, False)
+        """
+        return chip in self.measured_on and self.pays_for(model)
+
+
+@dataclass(frozen=True)
+class Rewrite(AnyRewrite):
+    """One step towards the fastest form, of the model as a whole.
+
+    Attributes:
+        apply: model → an equivalent copy, or None where there is nothing to do.
+    """
+
     apply: Callable[[nn.Module], nn.Module | None]
 
 
 @dataclass(frozen=True)
-class LocalRewrite:
+class LocalRewrite(AnyRewrite):
     """One step towards the fastest form that replaces modules, each by itself.
 
     Attributes:
-        name: what reports and cards call the step.
         fits: says of a module whether it can be replaced.
         build: makes the new module from the old one, whose weights it may take over.
         not_inside: kinds of modules whose inner modules stay as they are.
@@ -58,7 +89,6 @@ class LocalRewrite:
     )
     """
 
-    name: str
     fits: Callable[[Any], bool]
     build: Callable[[Any], nn.Module]
     not_inside: tuple[type[nn.Module], ...] = ()

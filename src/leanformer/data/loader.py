@@ -88,9 +88,11 @@ class Plan:
 class Batch:
     """One micro-batch on the device; `damaged` names images that another one stands in for."""
 
-    images: Tensor
-    labels: Tensor
-    """Class indices, -1 for images without labels; after mixing, what the objective compares with."""
+    images: Any
+    """(B, C, H, W); of detectors a list of (C, H, W) of any sizes."""
+    labels: Any
+    """Class indices, -1 for images without labels; after mixing, what the objective compares with. Of other tasks the
+    targets that they learn from."""
     damaged: tuple[str, ...] = ()
     views: dict[Size, Tensor] = field(default_factory=dict)
     """The same images in other sizes, for teachers, by (height, width)."""
@@ -189,16 +191,20 @@ def _crops(
     return read(data, plan, pictures, device, start, stop, workers)  # type: ignore[arg-type]
 
 
-class _Seeded(Dataset):
+class Seeded(Dataset):
     """Images augmented from (seed, epoch, position) alone, whichever worker does it; unreadable ones replaced.
 
     A replacement has draws of its own, from (seed, epoch, position, attempt).
     """
 
-    def __init__(self, data: Files, augment: PictureAugment, seed: int):
+    def __init__(self, data: Any, augment: Any, seed: int):
         self.data, self.augment, self.seed = data, augment, seed
 
-    def __getitem__(self, place: tuple[int, int, int]) -> tuple[Any, int, str]:
+    def made(self, picture: Any, label: Any) -> tuple[Any, Any]:
+        """What is learnt from a picture and its label."""
+        return self.augment(picture), label
+
+    def __getitem__(self, place: tuple[int, int, int]) -> tuple[Any, Any, str]:
         epoch, position, index = place
         damaged = []
         for attempt in range(min(len(self.data), REPLACEMENTS)):
@@ -210,13 +216,13 @@ class _Seeded(Dataset):
                 continue
             seed_all(self.seed, "image", epoch, position, *([attempt] if attempt else []))
             try:
-                return self.augment(picture), label, "\n".join(damaged)
+                return *self.made(picture, label), "\n".join(damaged)
             except AugmentationError as error:
                 raise AugmentationError(f"{self.data.filename(chosen)}: {error}") from error
         raise ValueError(f"{len(damaged)} images one after another cannot be read; the first:\n  {damaged[0]}")
 
 
-class _Places(Sampler):
+class Places(Sampler):
     """The places (epoch, position, index) of each micro-batch of this process, from any update on."""
 
     def __init__(self, plan: Plan, start: int, stop: int):
@@ -239,7 +245,7 @@ def _from_files(
     data: Files, plan: Plan, augment: PictureAugment, device: torch.device, start: int, stop: int, workers: int
 ) -> Iterator[tuple[Any, Tensor, tuple[str, ...]]]:
     loader = DataLoader(
-        _Seeded(data, augment, plan.seed), batch_sampler=_Places(plan, start, stop), num_workers=workers,
+        Seeded(data, augment, plan.seed), batch_sampler=Places(plan, start, stop), num_workers=workers,
         pin_memory=device.type == "cuda", prefetch_factor=4 if workers else None,
     )  # fmt: skip
     for images, labels, damaged in loader:

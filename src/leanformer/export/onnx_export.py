@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from ..core import HasFixedPass, plain_of
 from .source import Exported, export
 from .target import Run, Target
 
@@ -17,10 +18,18 @@ OPSET = 20
 def to_onnx(model: nn.Module, path: str | Path, *, opset: int = OPSET, **options: Any) -> Exported:
     """Write an ONNX file for any batch size and compare it with the model in ONNX Runtime; see `export`.
 
+    A detector goes through `detector_to_onnx`, whose options it takes.
+
     >>> import leanformer as lf
     >>> lf.export.onnx(lf.create("deit_tiny_patch16_224"), "lean.onnx").parity.error  # doctest: +SKIP
     1.1e-06
     """
+    if isinstance(plain_of(model), HasFixedPass):  # what is found has no fixed shape
+        from .detection import detector_to_onnx
+
+        ONNX.require()
+        ONNX.check_name(Path(path))
+        return detector_to_onnx(plain_of(model), Path(path), opset=opset, **options)
     return export(model, path, ONNX, opset=opset, **options)
 
 

@@ -63,7 +63,7 @@ def export(
         known = ", ".join(str(d).removeprefix("torch.") for d in target.dtypes)
         raise ValueError(f"{target.name} takes models in {known}, not {dtype}; convert with model.float()")
     given = copy.deepcopy(model).cpu().eval()
-    source = _source(given, fused)
+    source = source_of(given, fused)
     shape = input_of(given)["input_size"]
     if preprocess is not None:
         given, source, shape = (
@@ -100,7 +100,7 @@ def trace(source: nn.Module, shape: tuple[int, ...], max_batch: int | None = Non
         return torch.export.export(source, (example,), dynamic_shapes=({0: batch},))
 
 
-def _source(model: nn.Module, fused: bool) -> nn.Module:
+def source_of(model: nn.Module, fused: bool) -> nn.Module:
     """The model to trace: fused unless told otherwise, and free of operators that targets lack."""
     if not card_of(model).fused:
         if fused:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Plane(Protocol):
@@ -69,6 +70,19 @@ def from_tokens(tokens: Tensor, layout: str, like: Tensor) -> Tensor:
     torch.Size([2, 8, 4, 6])
     """
     return tokens.transpose(1, 2).reshape(like.shape) if layout == "NCHW" else tokens.reshape(like.shape)
+
+
+def resample_map(values: Tensor, like: Tensor, layout: str) -> Tensor:
+    """A map (1, H, W, C) or (1, C, H, W), such as position embeddings, resampled to the size of the map `like`.
+
+    >>> resample_map(torch.zeros(1, 4, 4, 8), torch.zeros(2, 6, 5, 8), "NHWC").shape
+    torch.Size([1, 6, 5, 8])
+    """
+    if values.shape[1:] == like.shape[1:]:
+        return values
+    size = like.shape[2:] if layout == "NCHW" else like.shape[1:3]
+    resampled = F.interpolate(to_plane(values, layout)[0], [size[0], size[1]], mode="bicubic", antialias=True)
+    return from_plane(resampled, None, layout)
 
 
 class AcrossTokens(nn.Module):

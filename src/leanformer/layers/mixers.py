@@ -124,21 +124,27 @@ class Separable(PlaneMixer):
 class GlobalFilter(PlaneMixer):
     """A learned filter as large as the plane, applied in the frequency domain: (H, W/2 + 1, C) complex numbers.
 
+    With `any_size` the filter is resampled for a plane of another size than that it was built for.
     The transform runs in float32 whatever the model's dtype, because half precision has none for most sizes.
     """
 
     def __init__(self, dim: int, size: tuple[int, int], layout: str = "NLC", grid: Plane | None = None):
         super().__init__(layout, grid)
         self.size = tuple(size)
+        self.any_size = False
         self.complex_weight = nn.Parameter(torch.randn(size[0], size[1] // 2 + 1, dim, 2) * 0.02)
 
     def mix(self, plane: Tensor) -> Tensor:
-        _same_size("global filter", tuple(plane.shape[2:]), self.size)
+        size, filters = (plane.shape[2], plane.shape[3]), self.complex_weight
+        if not self.any_size:
+            _same_size("global filter", size, self.size)
+        elif size != self.size:
+            filters = resample_filter(filters, size)
         exact = plane.dtype if plane.dtype == torch.float64 else torch.float32
         # autocast lowers none of these operators, so it needs no guard (which the meta device could not take)
         spectrum = torch.fft.rfft2(plane.to(exact), norm="ortho")  # (B, C, H, W/2 + 1)
-        weight = torch.view_as_complex(self.complex_weight.to(exact)).permute(2, 0, 1)
-        return torch.fft.irfft2(spectrum * weight, s=self.size, norm="ortho").to(plane.dtype)
+        weight = torch.view_as_complex(filters.to(exact)).permute(2, 0, 1)
+        return torch.fft.irfft2(spectrum * weight, s=size, norm="ortho").to(plane.dtype)
 
 
 def resample_filter(weight: Tensor, size: tuple[int, int]) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from ..core import input_of, plain_of
+from ..core import HasFixedPass, input_of, plain_of
 
 aten = torch.ops.aten
 
@@ -57,6 +57,8 @@ def count_modules(model: nn.Module, size: tuple[int, ...] | None = None) -> dict
     twin = copy.deepcopy(model).to("meta").eval().requires_grad_(False)
     images = torch.empty(1, *(size or input_of(model)["input_size"]), device="meta")
     images = images.to(next(twin.parameters()).dtype)
+    if isinstance(twin, HasFixedPass):
+        twin.forward = twin.fixed_pass  # called as the whole model, so that modules are counted under their paths
     # with autograd on, some composite operators run as one kernel that the counter does not know
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_BLIND) as counter, _PoolCounter(twin) as pool:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..backbones import create, resize
-from ..core import Method, apply, card_of, input_of
+from ..core import Method, apply, card_of, input_of, set_card, share
 from ..core.card import card_json
 from ..train.recipe import Recipe
 
@@ -29,6 +29,8 @@ class Published:
     """Arguments of the student alone: the checkpoint that it starts from and the teacher `self` are without them."""
     img_size: int | None = None
     """For fine-tuning at another size than that of the model it starts from."""
+    schedule: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options that say when a method acts, for a model that was trained with the method already."""
     teacher: str = ""
     """What the paper distilled from, in words that `--teacher` understands but for the weights, parted by ' + '."""
     top1: str = ""
@@ -52,8 +54,16 @@ class Published:
             methods: Instead of the recipe's.
         """
         if card_of(start).methods:  # trained before, with what it needs
-            return apply(start, *methods)
+            return apply(self._rescheduled(start), *methods)
         return apply(extended(start, **self.added), *(methods or self.methods))
+
+    def _rescheduled(self, start: nn.Module) -> nn.Module:
+        """A model that has the recipe's methods on it already, each with the recipe's schedule."""
+        if not self.schedule:
+            return start
+        card, names = card_of(start), {method.name for method in self.methods}
+        methods = (each.replace(**self.schedule) if each.name in names else each for each in card.methods)
+        return set_card(share(start), card.replace(methods=tuple(methods)))
 
     def sized(self, model: nn.Module) -> nn.Module:
         """A trained model at the image size that the recipe fine-tunes it for; as it is where the recipe says none.

@@ -1,16 +1,18 @@
 """Recipes: published settings of every model in the five papers, and presets for fine-tuning.
 
 lf.recipes.finetune(epochs=30)                  a trained backbone made lean, distilled
+lf.recipes.dense(), pets(), camvid()            detectors and segmenters
 lf.recipes.parse_recipe("evit_deit_small_0.7:epochs=100")
 """
 
 from ..core.spec import parse_spec
+from ..tasks.recipes import camvid, dense, pets
 from ..train.finetune import finetune
 from ..train.recipe import Recipe, plain
 from . import evit, lvvit, metaformer, repa, riformer, sit  # noqa: F401  (they publish themselves)
 from .published import PUBLISHED, Published
 
-PRESETS = {"finetune": finetune, "plain": plain}
+PRESETS = {"finetune": finetune, "plain": plain, "dense": dense, "pets": pets, "camvid": camvid}
 
 
 def find(spec: str) -> Published | None:
@@ -39,4 +41,15 @@ def parse_recipe(spec: str) -> Recipe:
     return recipe.replace(**settings)
 
 
-__all__ = ["PUBLISHED", "Published", "Recipe", "find", "finetune", "parse_recipe", "plain"]
+__all__ = [
+    "PUBLISHED",
+    "Published",
+    "Recipe",
+    "camvid",
+    "dense",
+    "find",
+    "finetune",
+    "parse_recipe",
+    "pets",
+    "plain",
+]

@@ -1,74 +1,243 @@
-"""What whole models take where they will run: optimised by torch, or exported to another runtime."""
+"""What modules take where they will run: compiled by torch, exported to another runtime, or only counted.
+
+torch        optimised by `lf.optimize`; parts compiled, and on a GPU in a graph
+eager        torch as it is
+onnxruntime, openvino, …    exported, and run by that runtime on the CPU
+macs         counted, not timed: the same on every machine, and blind to everything but multiplications
+"""
 
 import copy
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core import input_of
 from ..export import FORMATS, RUNTIMES
-from ..measure.timing import Timing, interleave
-from ..speed import optimize
-from .cost import Place
+from ..export import Target as Format
+from ..export.source import quiet, trace
+from ..measure import count
+from ..measure.timing import Timing, capture, interleave
+from ..speed import optimize, rewritten
+
+SAMPLE = 0.03
+"""Seconds that one repeat of one part runs at least: there are many parts, and whole models set their sum right."""
+MACS_A_SECOND = 1e12
+"""Of the imaginary chip of the runtime 'macs'."""
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model will run.
+
+    Attributes:
+        device: cpu, cuda, …
+        batch: images at a time.
+        dtype: of weights and images.
+    """
+
+    device: torch.device
+    batch: int
+    dtype: torch.dtype
+
+
+class Part(NamedTuple):
+    """A piece of a model and what comes into it; pieces of one `family` differ in the number of tokens alone."""
+
+    module: nn.Module
+    x: Tensor
+    family: Any
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Times whole models at one place.
+    """Times models and parts of models at one place; subclasses say how they run there.
 
     Attributes:
         place: device, batch and dtype.
-        runtime: torch (optimised), eager (torch as it is), or the name of a runtime that models are exported to.
         repeats: how often each model is timed, in turn with the others.
     """
 
     place: Place
-    runtime: str = "torch"
     repeats: int = 7
+    counts: ClassVar[tuple[float, ...]] = (1.0, 0.82, 0.65, 0.5, 0.36, 0.24, 0.15)
+    """Shares of the most tokens at which parts are timed."""
 
-    def __post_init__(self) -> None:
-        if self.runtime in ("torch", "eager"):
-            return
-        if self.runtime not in RUNTIMES:
-            raise ValueError(f"unknown runtime '{self.runtime}'; known: torch, eager, {', '.join(RUNTIMES)}")
-        if self.place.device.type != "cpu":
-            raise ValueError(f"the runtime {self.runtime} is timed on a CPU; give device='cpu', or runtime='torch'")
-        RUNTIMES[self.runtime].require()
+    def whole(self, model: nn.Module, folder: Path) -> Call:
+        """A call of a fused model on a batch, as a user would make it; `folder` is for files."""
+        raise NotImplementedError
 
-    def times(self, models: Mapping[Any, nn.Module]) -> dict[Any, Timing]:
-        """Seconds a batch of each fused model, timed in turn as a user would call it.
+    def part(self, part: Part, varies: bool, folder: Path) -> Call:
+        """A call of a part; `varies` where the same part is called with other numbers of tokens too."""
+        raise NotImplementedError
+
+    def form(self, module: nn.Module) -> nn.Module:
+        """A fused model or part as it will run, where this place has a faster form of it."""
+        return module
+
+    def models(self, models: Mapping[Any, nn.Module], done: Callable[[], None] = lambda: None) -> dict[Any, Timing]:
+        """Seconds a batch of each fused model, timed in turn.
 
         Args:
             models: fused models by any name.
+            done: called when one more of them is ready to be timed.
         """
         with tempfile.TemporaryDirectory() as folder:
-            calls = {name: self._call(model, Path(folder)) for name, model in models.items()}
+            calls = {}
+            for name, model in models.items():
+                calls[name] = self.whole(model, Path(folder))
+                done()
             return interleave(calls, self.place.device, self.repeats)
 
-    def _call(self, model: nn.Module, folder: Path) -> Callable[[], Any]:
-        place = self.place
-        shape = (place.batch, *input_of(model)["input_size"])
-        images = torch.randn(shape, device=place.device).to(place.dtype)
-        if self.runtime == "eager":
-            return _eager(copy.deepcopy(model).eval().to(place.device, place.dtype), images)
-        if self.runtime == "torch":
-            kind = str(place.dtype).removeprefix("torch.")
-            fast = optimize(model, device=place.device, batch=place.batch, dtype=kind, search=False)
-            return lambda: fast(images)
-        target = RUNTIMES[self.runtime]
-        path = folder / f"{len(list(folder.iterdir()))}{target.suffix}"
-        run = target.open(FORMATS[target.name](model, path).path)
+    def parts(self, parts: Mapping[Any, Part], done: Callable[[], None] = lambda: None) -> dict[Any, float]:
+        """Seconds a batch of each part, timed in turn.
+
+        Args:
+            parts: parts by any name.
+            done: called when one more of them is ready to be timed.
+        """
+        families = [part.family for part in parts.values()]
+        with tempfile.TemporaryDirectory() as folder, _many_graphs():
+            calls = {}
+            for name, part in parts.items():
+                calls[name] = self.part(part, families.count(part.family) > 1, Path(folder))
+                calls[name]()  # compiled now
+                done()
+            timed = interleave(calls, self.place.device, self.repeats, seconds=SAMPLE)
+        return {name: timing.median for name, timing in timed.items()}
+
+    def images(self, model: nn.Module) -> Tensor:
+        """A batch of noise for a model."""
+        shape = (self.place.batch, *input_of(model)["input_size"])
+        return torch.randn(shape, device=self.place.device).to(self.place.dtype)
+
+
+class TorchClock(Clock):
+    """Models as `lf.optimize` leaves them; parts compiled, and on a GPU in a graph."""
+
+    def form(self, module: nn.Module) -> nn.Module:
+        return rewritten(module)
+
+    def whole(self, model: nn.Module, folder: Path) -> Call:
+        place, images = self.place, self.images(model)
+        kind = str(place.dtype).removeprefix("torch.")
+        fast = optimize(model, device=place.device, batch=place.batch, dtype=kind, search=False)
+        return lambda: fast(images)
+
+    def part(self, part: Part, varies: bool, folder: Path) -> Call:
+        call = _without_gradients(torch.compile(part.module.eval(), dynamic=varies or None), part.x)
+        return capture(call) if self.place.device.type == "cuda" else call
+
+
+class EagerClock(Clock):
+    """Torch as it is, operator by operator."""
+
+    def whole(self, model: nn.Module, folder: Path) -> Call:
+        moved = copy.deepcopy(model).eval().to(self.place.device, self.place.dtype)
+        return _without_gradients(moved, self.images(model))
+
+    def part(self, part: Part, varies: bool, folder: Path) -> Call:
+        return _without_gradients(part.module.eval(), part.x)
+
+
+@dataclass(frozen=True)
+class ExportedClock(Clock):
+    """Models and parts exported to a format, and run by its runtime on the CPU.
+
+    Attributes:
+        format: the format of the runtime; required.
+    """
+
+    format: Format | None = None
+    counts: ClassVar[tuple[float, ...]] = (1.0, 0.6, 0.32, 0.15)  # each is an export of its own
+
+    def whole(self, model: nn.Module, folder: Path) -> Call:
+        assert self.format is not None
+        images = self.images(model)
+        run = self.format.open(FORMATS[self.format.name](model, self._new_file(folder)).path)
         return lambda: run(images)
 
+    def part(self, part: Part, varies: bool, folder: Path) -> Call:
+        assert self.format is not None
+        path = self._new_file(folder)
+        with quiet(self.format.name, type(part.module).__name__):
+            self.format.write(trace(part.module.eval(), tuple(part.x.shape[1:])), path, {})
+            run = self.format.open(path)
+        return lambda: run(part.x)
 
-def _eager(model: nn.Module, images: torch.Tensor) -> Callable[[], Any]:
+    def _new_file(self, folder: Path) -> Path:
+        assert self.format is not None
+        return folder / f"{len(list(folder.iterdir()))}{self.format.suffix}"
+
+
+class MacsClock(Clock):
+    """Counts multiply-accumulates and calls them seconds of an imaginary chip."""
+
+    counts: ClassVar[tuple[float, ...]] = (1.0, 0.6, 0.32, 0.15)
+    known: ClassVar[dict[str, int]] = {}
+    """MACs of what was counted before, by its structure."""
+
+    def models(self, models: Mapping[Any, nn.Module], done: Callable[[], None] = lambda: None) -> dict[Any, Timing]:
+        sizes = {name: tuple(input_of(model)["input_size"]) for name, model in models.items()}
+        return {name: Timing([self._seconds(model, sizes[name])] * self.repeats) for name, model in models.items()}
+
+    def parts(self, parts: Mapping[Any, Part], done: Callable[[], None] = lambda: None) -> dict[Any, float]:
+        return {name: self._seconds(part.module, tuple(part.x.shape[1:])) for name, part in parts.items()}
+
+    def _seconds(self, module: nn.Module, size: tuple[int, ...]) -> float:
+        structure = f"{module!r} {size}"
+        if structure not in self.known:
+            self.known[structure] = count(module, size).macs
+        return self.place.batch * self.known[structure] / MACS_A_SECOND
+
+
+CLOCKS: dict[str, type[Clock]] = {"torch": TorchClock, "eager": EagerClock, "macs": MacsClock}
+
+
+def clock_for(place: Place, runtime: str = "torch", repeats: int = 7) -> Clock:
+    """The clock of a runtime.
+
+    Args:
+        place: device, batch and dtype.
+        runtime: torch, eager, macs, or the name of a runtime that models are exported to; onnx stands for onnxruntime.
+        repeats: how often each model is timed.
+
+    Raises:
+        ValueError: for a runtime that is unknown, not installed, or not for this place.
+
+    >>> clock_for(Place(torch.device("cpu"), 8, torch.float32), "eager").repeats
+    7
+    """
+    if runtime in CLOCKS:
+        return CLOCKS[runtime](place, repeats)
+    by_format = {target.name: target for target in RUNTIMES.values() if target.name not in CLOCKS}
+    format = {**RUNTIMES, **by_format}.get(runtime)
+    if format is None:
+        raise ValueError(f"unknown runtime '{runtime}'; known: {', '.join(dict.fromkeys([*CLOCKS, *RUNTIMES]))}")
+    if place.device.type != "cpu":
+        raise ValueError(f"the runtime {runtime} is timed on a CPU; give device='cpu', or runtime='torch'")
+    if place.dtype != torch.float32:
+        raise ValueError(f"the runtime {runtime} is timed in float32, not {str(place.dtype).removeprefix('torch.')}")
+    format.require()
+    return ExportedClock(place, repeats, format)
+
+
+@contextmanager
+def _many_graphs() -> Iterator[None]:
+    """Within the context the same code may be compiled for many modules and shapes."""
+    with torch._dynamo.config.patch(recompile_limit=512, accumulated_recompile_limit=4096):
+        yield
+
+
+def _without_gradients(run: Callable[[Tensor], Any], x: Tensor) -> Call:
     def call() -> Any:
         with torch.inference_mode():
-            return model(images)
+            return run(x)
 
     return call

@@ -2,19 +2,29 @@
 
 A plan is a direction (which blocks, which methods, which size) and a strength. The strength follows from the budget:
 it is the least at which the predicted time is met, found by bisection. What varies is the direction.
+
+Plans race: each is judged on a few images, the better ones on more, the best on all. The pool that new plans come from
+keeps the best of every family (the set of methods, at the model's own size or at a smaller one).
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..core import METHODS
 from .cost import Costs
+from .directions import Direction, Variation, starts
 from .judge import Judge, Verdict
 from .plan import Plan, Space
 
-Direction = dict[str, dict[int, float]]
-"""Name of a method → block → weight from 0 to 1: its share of the strength there."""
+FIRST = 4
+"""The first look at a plan takes this part of the `few` images."""
+PROMOTED = 0.35
+"""Share of the plans seen so far among which one must be at the first look to be judged on `few` images."""
+STRONGEST = 4.0
+"""The highest strength: a block with a quarter of the largest weight has then all that its method offers."""
+POOL, FINAL = 24, 8
+"""Plans that new ones come from, and those that are judged on all images."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,10 @@ class Candidate:
     seconds: float
     verdict: Verdict
 
+    @property
+    def loss(self) -> float:
+        return self.verdict.loss
+
 
 @dataclass
 class Explorer:
@@ -34,8 +48,11 @@ class Explorer:
         space: what plans are made from.
         costs: what they cost.
         judge: what they lose.
-        few: images on which every plan is judged; the best ones are judged on all.
+        few: images on which a promising plan is judged; the best ones are judged on all.
         seed: of the search.
+        seen: every plan that was judged on `few` images or more.
+        directions: those of the last search's pool, the best first; the next search starts from them as well.
+        ratios: family → measured over predicted time of its plans that were timed.
     """
 
     space: Space
@@ -44,6 +61,27 @@ class Explorer:
     few: int = 64
     seed: int = 0
     seen: dict[Plan, Candidate] = field(default_factory=dict)
+    directions: list[tuple[Direction, tuple[int, int]]] = field(default_factory=list)
+    ratios: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
+
+    def predict(self, plan: Plan) -> float:
+        """Seconds a batch of a plan: as the table of costs has it, set right by plans of its family that were timed.
+
+        Args:
+            plan: what is changed.
+        """
+        every = [ratio for ratios in self.ratios.values() for ratio in ratios]
+        known = self.ratios.get(self.family(plan)) or every or [1.0]
+        return statistics.median(known) * self.costs.predict(plan)
+
+    def learn(self, plan: Plan, measured: float) -> None:
+        """Take note of what a plan really takes.
+
+        Args:
+            plan: what is changed.
+            measured: seconds a batch.
+        """
+        self.ratios.setdefault(self.family(plan), []).append(measured / self.costs.predict(plan))
 
     def within(self, budget: float, direction: Direction, size: tuple[int, int]) -> Plan | None:
         """The gentlest plan of this direction and size that is predicted to take at most `budget` seconds.
@@ -53,19 +91,16 @@ class Explorer:
             direction: which methods act where, in proportion to each other.
             size: of the images.
         """
-        if self.costs.predict(Plan(size)) <= budget:
+        if self.predict(Plan(size)) <= budget:
             return Plan(size)
-        low, high = 0.0, 1.0
+        low, high = 0.0, STRONGEST
         strongest = self.at_strength(direction, size, high)
-        if self.costs.predict(strongest) > budget:
+        if self.predict(strongest) > budget:
             return None
-        for _ in range(12):
+        for _ in range(14):
             middle = (low + high) / 2
-            low, high = (
-                (low, middle)
-                if self.costs.predict(self.at_strength(direction, size, middle)) <= budget
-                else (middle, high)
-            )
+            fits = self.predict(self.at_strength(direction, size, middle)) <= budget
+            low, high = (low, middle) if fits else (middle, high)
         return self.at_strength(direction, size, high)
 
     def at_strength(self, direction: Direction, size: tuple[int, int], strength: float) -> Plan:
@@ -80,134 +115,132 @@ class Explorer:
                 shares.setdefault(name, {})[block] = share
         return Plan.of(size, self.space.without_clashes(shares))
 
-    def starts(self) -> Iterator[tuple[Direction, tuple[int, int]]]:
-        """Plans that people make by hand: even, early, late, in three blocks; of each method alone and at each size."""
-        for size in self.space.sizes:
-            yield {}, size
-            for name in self.space.choices:
-                blocks = self.space.choices[name].blocks
-                for weights in _patterns(blocks, METHODS[name].acts_on == "tokens"):
-                    yield {name: weights}, size
-
     def best(
         self,
         budget: float,
         evaluations: int = 200,
         told: Callable[[Candidate], None] = lambda candidate: None,
         stop: Callable[[], bool] = lambda: False,
+        done: Callable[[int], None] = lambda evaluations: None,
     ) -> list[Candidate]:
         """The plans that lose least within the budget, the best first, judged on all images.
 
         Args:
             budget: seconds a batch.
-            evaluations: how many plans are judged on few images.
-            told: called with every candidate judged.
-            stop: asked between evaluations; True ends the search with what is there.
+            evaluations: how many plans could be judged on `few` images for what this search may cost.
+            told: called with every candidate that was judged on `few` images.
+            stop: asked between plans; True ends the search with what is there.
+            done: told how many evaluations' worth of images have been looked at.
         """
-        draw = random.Random(f"{self.seed} {budget}")
-        pool: list[tuple[Candidate, Direction, tuple[int, int]]] = []
-        tried: set[Plan] = set()
-
-        def consider(direction: Direction, size: tuple[int, int]) -> bool:
-            plan = self.within(budget, direction, size)
-            if plan is None or plan in tried:
-                return False
-            tried.add(plan)
-            candidate = Candidate(plan, self.costs.predict(plan), self.judge(plan, self.few))
-            self.seen[plan] = candidate
-            pool.append((candidate, direction, size))
-            told(candidate)
-            return True
-
-        starts = sorted(self.starts(), key=lambda start: draw.random())
-        for direction, size in starts:
-            if stop() or len(tried) >= 0.5 * evaluations:
-                break
-            consider(direction, size)
+        race = _Race(self, budget, evaluations, told, stop, done)
+        race.run([*self.directions, *self._shuffled(race.draw)], share=0.5)
+        variation = Variation(self.space)
         idle = 0
-        while pool and len(tried) < evaluations and idle < 200 and not stop():
-            pool.sort(key=lambda each: each[0].verdict.loss)
-            del pool[24:]
-            parent = pool[min(int(draw.expovariate(0.25)), len(pool) - 1)]
-            other = draw.choice(pool)
-            idle = 0 if consider(*self.varied(parent[1:], other[1:], draw)) else idle + 1
-        pool.sort(key=lambda each: each[0].verdict.loss)
-        final = [Candidate(c.plan, c.seconds, self.judge(c.plan)) for c, _, _ in pool[:8]]
-        return sorted(final, key=lambda candidate: candidate.verdict.loss)
-
-    def varied(
-        self, one: tuple[Direction, tuple[int, int]], other: tuple[Direction, tuple[int, int]], draw: random.Random
-    ) -> tuple[Direction, tuple[int, int]]:
-        """A neighbour of one direction, now and then crossed with another."""
-        direction = {name: dict(weights) for name, weights in one[0].items()}
-        size = one[1]
-        move = draw.random()
-        if move < 0.15 and len(self.space.sizes) > 1:
-            index = self.space.sizes.index(size) + draw.choice((-1, 1))
-            size = self.space.sizes[min(max(index, 0), len(self.space.sizes) - 1)]
-        elif move < 0.3:
-            direction = self._crossed(direction, other[0], draw)
-        elif move < 0.4 or not direction:
-            direction = self.with_another(direction, draw)
-        else:
-            name = draw.choice(list(direction))
-            direction[name] = self._shaken(name, direction[name], draw)
-        return {name: weights for name, weights in direction.items() if any(weights.values())}, size
-
-    def _crossed(self, mine: Direction, theirs: Direction, draw: random.Random) -> Direction:
-        """Blocks up to a point from one, the others from the other, for the methods that both have."""
-        cut = draw.randrange(self.space.depth)
-        return {
-            name: {block: weight for block, weight in weights.items() if block < cut or name not in theirs}
-            | {block: weight for block, weight in theirs.get(name, {}).items() if block >= cut}
-            for name, weights in mine.items()
-        }
-
-    def with_another(self, direction: Direction, draw: random.Random) -> Direction:
-        """One more method in a few blocks, or one less; never two that both change the number of tokens."""
-        if len(direction) > 1 and draw.random() < 0.4:
-            gone = draw.choice(list(direction))
-            return {name: weights for name, weights in direction.items() if name != gone}
-        reduces = any(METHODS[name].acts_on == "tokens" for name in direction)
-        free = [
-            n for n in self.space.choices if n not in direction and not (reduces and METHODS[n].acts_on == "tokens")
+        while race.pool and race.open() and idle < 200:
+            parent, other = race.parents()
+            idle = 0 if race.consider(*variation.of(parent, other, race.draw)) else idle + 1
+        self.directions = [(entry.direction, entry.size) for entry in race.pool]
+        final = [
+            Candidate(e.candidate.plan, e.candidate.seconds, self.judge(e.candidate.plan)) for e in race.finalists()
         ]
-        if not free:
-            return direction
-        name = draw.choice(free)
-        blocks = self.space.choices[name].blocks
-        some = draw.sample(blocks, min(len(blocks), draw.randint(1, 4)))
-        return {**direction, name: {block: draw.uniform(0.3, 1.0) for block in some}}
+        self.seen |= {each.plan: each for each in final}
+        return sorted(final, key=lambda each: each.loss)
 
-    def _shaken(self, name: str, weights: Mapping[int, float], draw: random.Random) -> dict[int, float]:
-        """Weights moved a little, moved to a neighbouring block, dropped or added."""
-        blocks, new = self.space.choices[name].blocks, dict(weights)
-        move = draw.random()
-        if move < 0.55 or not new:
-            for block in blocks:
-                if draw.random() < 0.4:
-                    new[block] = min(1.0, max(0.0, new.get(block, 0.0) + draw.gauss(0, 0.15)))
-        elif move < 0.7:
-            shift = draw.choice((-1, 1))
-            new = {block + shift: weight for block, weight in new.items() if block + shift in blocks}
-        elif move < 0.85:
-            new.pop(draw.choice(list(new)), None)
-        else:
-            new[draw.choice(blocks)] = draw.uniform(0.1, 1.0)
-        return {block: weight for block, weight in new.items() if weight > 0.02}
+    def fastest(self) -> Plan:
+        """The plan that is predicted to be the fastest of all that people make by hand."""
+        strongest = (self.at_strength(direction, size, STRONGEST) for direction, size in starts(self.space))
+        return min(strongest, key=self.predict)
+
+    def family(self, plan: Plan) -> tuple[str, ...]:
+        """The methods of a plan, and whether it sees smaller images."""
+        smaller = ("fewer pixels",) if plan.size != self.space.sizes[0] else ()
+        return (*(name for name, _ in plan.shares), *smaller)
+
+    def _shuffled(self, draw: random.Random) -> list[tuple[Direction, tuple[int, int]]]:
+        return sorted(starts(self.space), key=lambda start: draw.random())
 
 
-def _patterns(blocks: tuple[int, ...], reducing: bool) -> Iterator[dict[int, float]]:
-    """How a method's strength may lie over the depth."""
-    depth = len(blocks)
-    for first in range(0, max(1, depth // 2 + 1), max(1, depth // 6)):
-        yield dict.fromkeys(blocks[first:], 1.0)
-    yield {block: (index + 1) / depth for index, block in enumerate(blocks)}
-    yield {block: 1 - index / depth for index, block in enumerate(blocks)}
-    if reducing:
-        quarters = [blocks[min(depth - 1, depth * quarter // 4)] for quarter in (1, 2, 3)]
-        for chosen in (quarters, quarters[:2], quarters[1:], quarters[2:]):
-            yield dict.fromkeys(chosen, 1.0)
-    else:
-        yield dict.fromkeys(blocks[: depth // 2], 1.0)
-        yield dict.fromkeys(blocks[depth // 3 : 2 * depth // 3], 1.0)
+@dataclass(frozen=True)
+class _Entry:
+    """A candidate of the pool and the direction that it came from."""
+
+    candidate: Candidate
+    direction: Direction
+    size: tuple[int, int]
+
+
+class _Race:
+    """One search within one budget: what was tried, and the pool of the best."""
+
+    def __init__(
+        self,
+        explorer: Explorer,
+        budget: float,
+        evaluations: int,
+        told: Callable[[Candidate], None],
+        stop: Callable[[], bool],
+        done: Callable[[int], None],
+    ):
+        self.explorer, self.budget = explorer, budget
+        self.told, self.stop, self.done = told, stop, done
+        self.draw = random.Random(f"{explorer.seed} {budget}")
+        self.images = evaluations * explorer.few
+        self.looked = 0
+        self.tried: set[Plan] = set()
+        self.first_looks: list[float] = []
+        self.pool: list[_Entry] = []
+
+    def open(self, share: float = 1.0) -> bool:
+        """Whether there are images left to look at."""
+        return self.looked < share * self.images and not self.stop()
+
+    def run(self, given: Iterable[tuple[Direction, tuple[int, int]]], share: float) -> None:
+        """Consider all of these, or as many as this share of the images is enough for."""
+        for direction, size in given:
+            if not self.open(share):
+                break
+            self.consider(direction, size)
+
+    def consider(self, direction: Direction, size: tuple[int, int]) -> bool:
+        """Judge the plan of a direction and, if it is good, take it into the pool; False where it was known."""
+        explorer = self.explorer
+        plan = explorer.within(self.budget, direction, size)
+        if plan is None or plan in self.tried:
+            return False
+        self.tried.add(plan)
+        loss = self._look(plan, max(1, explorer.few // FIRST)).loss
+        self.first_looks = sorted([*self.first_looks, loss])
+        if self.first_looks.index(loss) > max(FINAL, PROMOTED * len(self.first_looks)):
+            return True
+        candidate = Candidate(plan, explorer.predict(plan), self._look(plan, explorer.few))
+        explorer.seen[plan] = candidate
+        self.pool = self._trimmed([*self.pool, _Entry(candidate, direction, size)])
+        self.told(candidate)
+        return True
+
+    def parents(self) -> tuple[tuple[Direction, tuple[int, int]], tuple[Direction, tuple[int, int]]]:
+        """One direction of the pool, the better the likelier, and any other."""
+        one = self.pool[min(int(self.draw.expovariate(0.25)), len(self.pool) - 1)]
+        other = self.draw.choice(self.pool)
+        return (one.direction, one.size), (other.direction, other.size)
+
+    def finalists(self) -> list[_Entry]:
+        """The best of the pool, and the best of each family."""
+        chosen = self.pool[:FINAL]
+        return [*chosen, *(entry for entry in self._champions(self.pool) if entry not in chosen)]
+
+    def _look(self, plan: Plan, images: int) -> Verdict:
+        self.looked += images
+        self.done(self.looked // self.explorer.few)
+        return self.explorer.judge(plan, images)
+
+    def _trimmed(self, entries: list[_Entry]) -> list[_Entry]:
+        ordered = sorted(entries, key=lambda entry: entry.candidate.loss)
+        champions = self._champions(ordered)
+        return [entry for index, entry in enumerate(ordered) if index < POOL or entry in champions]
+
+    def _champions(self, ordered: list[_Entry]) -> list[_Entry]:
+        best: dict[tuple[str, ...], _Entry] = {}
+        for entry in ordered:
+            best.setdefault(self.explorer.family(entry.candidate.plan), entry)
+        return list(best.values())

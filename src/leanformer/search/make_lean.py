@@ -1,20 +1,23 @@
 """lean: a trained model and a target in, a lean model out."""
 
-import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 
-from ..core import card_of
 from ..data.sources import Source, check_fit
 from ..train import Recipe
-from .cost import Place
-from .job import Job, Lean
+from .checks import check_classes, check_export, check_model, place_of
+from .clock import clock_for
+from .job import Job
+from .outcome import Lean
 from .parts import split
-from .target import Options, Target, seconds_of
+from .progress import Progress
+from .target import Options, target_of
+
+EVALUATIONS = {"cuda": 800}
+"""Plans that are tried by kind of device, where the user does not say; 160 elsewhere."""
 
 
 def lean(
@@ -24,6 +27,8 @@ def lean(
     speedup: float | None = None,
     latency: str | float | None = None,
     max_drop: float | None = None,
+    curve: Sequence[float] | None = None,
+    shared: bool = False,
     judge: Source | None = None,
     device: str | None = None,
     batch: int | None = None,
@@ -37,9 +42,11 @@ def lean(
     minutes: float | None = None,
     train: bool = True,
     recipe: Recipe | None = None,
+    export: str | None = None,
     output: str | os.PathLike[str] | None = None,
     seed: int = 0,
     said: Callable[[str], None] | None = None,
+    quiet: bool = False,
 ) -> Lean:
     """A trained model and a target in, a lean model out.
 
@@ -53,11 +60,15 @@ def lean(
         speedup: target: times as fast as the model's own optimised form.
         latency: target: time a batch, as '1.5ms' or in seconds.
         max_drop: target: the fastest plan that loses at most so many points before training.
+        curve: target: several speed-ups, each with a plan and a model of its own.
+        shared: let the plans of a curve share one set of weights, distilled together; they are then of one method that
+            drops or merges tokens, at the model's own image size.
         judge: images to judge on in the end; by default the validation split, or a part of `data` kept apart.
         device: cpu, cuda, …; the fastest there is by default.
         batch: images at a time, for which the model is made fast; 256 on a GPU and 8 on a CPU by default.
         dtype: bfloat16 on a GPU and float32 on a CPU by default.
-        runtime: torch (optimised), eager (torch without compilation), or on a CPU onnxruntime or openvino.
+        runtime: torch (optimised), eager (torch without compilation), onnxruntime or openvino on a CPU, or macs:
+            multiplications are counted and nothing is timed.
         methods: only these methods; all that serve the model by default.
         sizes: whether smaller images are among the choices.
         choosing: images on which plans are compared.
@@ -66,48 +77,30 @@ def lean(
         minutes: of distillation instead of epochs.
         train: False leaves the model as calibrated.
         recipe: of the distillation, instead of the default one.
+        export: also write the lean model in this format of `lf.export`, such as onnx, compared with it.
         output: folder for lean.safetensors, plan.json, report.html and the training run; the same call goes on where
             it was.
         seed: of shuffles, search and training.
-        said: told what is going on, line by line.
+        said: told what is going on, line by line; by default it is printed.
+        quiet: say nothing and show no bars.
+
+    Raises:
+        ValueError: for what cannot be done, before any work is.
 
     >>> result = lf.lean(teacher, "photos/", speedup=2.0, output="runs/lean")  # doctest: +SKIP
     """
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    place = _place(where, batch, dtype, compiled=runtime != "eager")
+    place = place_of(device, batch, dtype)
     options = Options(
-        target=Target(speedup, None if latency is None else seconds_of(latency), max_drop),
+        target=target_of(speedup, latency, max_drop, curve),
         place=place, runtime=runtime, methods=methods, sizes=sizes, choosing=choosing,
-        evaluations=evaluations or (800 if place.device.type == "cuda" else 160),
-        epochs=epochs, minutes=minutes, train=train, recipe=recipe, seed=seed,
+        evaluations=EVALUATIONS.get(place.device.type, 160) if evaluations is None else evaluations,
+        epochs=epochs, minutes=minutes, train=train, shared=shared, recipe=recipe, export=export, seed=seed,
     )  # fmt: skip
-    _refuse(model, options)
+    check_model(model)
+    check_export(export, output)
+    clock_for(place, runtime)
     parts = split(data, judge, choosing, seed=seed)
+    check_classes(parts.judging)
     check_fit(model, parts.judging)  # now, and not after hours of training
-    job = Job(model, parts, options, None if output is None else Path(output), said or (lambda text: None))
-    return job.run()
-
-
-def _place(device: torch.device, batch: int | None, dtype: str | None, compiled: bool) -> Place:
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here; give device='cpu'")
-    if batch is not None and batch < 1:
-        raise ValueError(f"batch is {batch}; give a number of images, 1 or more")
-    on_gpu = device.type == "cuda"
-    kind = getattr(torch, dtype or ("bfloat16" if on_gpu else "float32"), None)
-    if kind not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f"unknown dtype '{dtype}'; known: float32, bfloat16, float16")
-    return Place(device, batch or (256 if on_gpu else 8), kind, compiled)
-
-
-def _refuse(model: nn.Module, options: Options) -> None:
-    card = card_of(model)
-    if card.fused:
-        raise ValueError("this model is fused already; lean starts from the trained model before lf.fuse")
-    if card.methods:
-        raise ValueError(f"{card.methods[0].name} is on this model already; lean starts from the plain backbone")
-    if options.epochs is not None and options.minutes is not None:
-        raise ValueError("epochs and minutes both say how long to train; give one of them")
-    for name in ("epochs", "minutes"):
-        if getattr(options, name) is not None and not 0 < getattr(options, name) < math.inf:
-            raise ValueError(f"{name} is {getattr(options, name)}; give a number above 0, or train=False")
+    folder = None if output is None else Path(output)
+    return Job(model, parts, options, folder, Progress(said, quiet)).run()

@@ -126,6 +126,14 @@ class Space:
                 kept[name] = {block: s for block, s in kept[name].items() if f"{paths[block]}.mix" not in needed}
         return kept
 
+    def only(self, name: str) -> "Space":
+        """The space with one of its methods alone.
+
+        Args:
+            name: of the method.
+        """
+        return Space(self.sizes, {name: self.choices[name]}, self.model)
+
     def acting_on(self, kind: str) -> list[str]:
         """Names of the methods that make this cheaper: 'tokens', 'ffn' or 'mixer'."""
         return [name for name in self.choices if METHODS[name].acts_on == kind]

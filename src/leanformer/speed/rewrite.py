@@ -7,7 +7,7 @@ import torch
 from timm.layers import Mlp
 from torch import nn
 
-from ..core import METHODS, Branch, LocalRewrite, Rewrite
+from ..core import H200, METHODS, Branch, LocalRewrite, Rewrite
 from ..layers.layout import AcrossTokens
 from ..layers.mixers import Pooling
 from ..layers.patches import disjoint
@@ -59,18 +59,39 @@ def _pooled(branch: Any) -> bool:
     return windows and scaled and isinstance(branch.norm, nn.GroupNorm) and branch.norm.num_groups == 1
 
 
-CHANNELS_LAST = Rewrite("channels last", channels_last)
+def without_depthwise(model: nn.Module) -> bool:
+    """Models whose token mixers do not convolve: with those, what layout and stem gain was not seen.
+
+    >>> without_depthwise(nn.Sequential(nn.Conv2d(3, 8, 3))), without_depthwise(nn.Conv2d(8, 8, 3, groups=8))
+    (True, False)
+    """
+    return not any(isinstance(module, nn.Conv2d) and module.groups > 1 for module in model.modules())
+
+
+CHANNELS_LAST = Rewrite("channels last", channels_last, measured_on=H200, pays_for=without_depthwise)
 
 GENERAL = (
     # libraries run patch embeddings as general convolutions, many times slower
-    LocalRewrite("patches by product", disjoint, PatchProduct),
+    LocalRewrite("patches by product", disjoint, PatchProduct, measured_on=H200),
     # three colours fill no matrix tile; GELU comes with it where that is next
-    LocalRewrite("first convolution by product", lambda module: _gelu_stem(module) or _thin(module), _gathering),
+    LocalRewrite(
+        "first convolution by product",
+        lambda module: _gelu_stem(module) or _thin(module),
+        _gathering,
+        measured_on=H200,
+        pays_for=without_depthwise,
+    ),
     CHANNELS_LAST,
     # the hidden activation is written once and read once; across tokens the input is a turned view, to be copied first
-    LocalRewrite("activation in product", _gelu_mlp, lambda mlp: GeluMlp(mlp.fc1, mlp.fc2), not_inside=(AcrossTokens,)),
+    LocalRewrite(
+        "activation in product",
+        _gelu_mlp,
+        lambda mlp: GeluMlp(mlp.fc1, mlp.fc2),
+        not_inside=(AcrossTokens,),
+        measured_on=H200,
+    ),
     # one pass for the statistics, one for the norm, the windows and the residual sum
-    LocalRewrite("pooling with its norm in one pass", _pooled, PooledBranch),
+    LocalRewrite("pooling with its norm in one pass", _pooled, PooledBranch, measured_on=H200),
 )
 
 

@@ -12,13 +12,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core import LocalRewrite, Rewrite, card_of, input_of, plain_of, set_card
+from ..core import H200, LocalRewrite, Rewrite, card_of, input_of, plain_of, set_card
 from ..measure.timing import interleave
 from . import alone
 from . import fp8 as eight_bits
 from .compiled import Compiled, Graph
 from .judge import Judge
-from .measured import pays
 from .memory import chip_name, key_of, recall, remember
 from .optimized import Attempt, Choice, Optimized
 from .rewrite import CHANNELS_LAST, rewrites
@@ -173,7 +172,7 @@ def known_to_pay(model: nn.Module, chip: str, fp8: bool = False) -> list[str]:
     """The steps that change something and were measured to pay on this chip for models like this one."""
     steps, new = [], model
     for name, rewrite in all_steps(fp8).items():
-        changed = rewrite.apply(new) if name == eight_bits.STEP or pays(chip, name, model) else None
+        changed = rewrite.apply(new) if name == eight_bits.STEP or rewrite.pays(chip, model) else None
         if changed is not None:
             new = changed
             steps.append(name)
@@ -246,7 +245,7 @@ def _graph_pays(task: Task, form: Form) -> bool:
     """Whether replaying a recording beats calling the compiled model."""
     if task.images.device.type != "cuda":
         return False
-    if pays(task.chip, GRAPH, task.model):
+    if task.chip in H200:
         return True
     images = _laid_out(task.images, form.choice.steps)
     calls = {"call": form.call(task.images), "graph": Graph(form.compiled, (images,))}

@@ -8,16 +8,17 @@ from typing import Any
 
 from torch import nn
 
-from ..core import Objective, set_classes
-from ..data.sources import Data, Source, check_fit, check_labelled, open_data
+from ..core import Objective
+from ..data.sources import Source
 from .folder import hold
-from .learner import check_teachers, choose_objective, in_their_roles
+from .learner import check_teachers, in_their_roles
 from .loop import Run
 from .parallel import accelerator_for
 from .recipe import Recipe
 from .result import Result
 from .runs import Settings, start_run
 from .state import restore
+from .task import Task
 from .token_labels import Annotator
 
 
@@ -25,10 +26,11 @@ def fit(
     model: nn.Module,
     *,
     recipe: Recipe,
-    data: Source,
-    val: Source | None = None,
+    data: Source | Any,
+    val: Source | Any | None = None,
     teacher: nn.Module | dict[str, nn.Module] | None = None,
     objective: str | Objective | None = None,
+    task: Task | None = None,
     output: str | os.PathLike[str] | None = None,
     resume: bool = False,
     settings: Settings | None = None,
@@ -49,6 +51,7 @@ def fit(
         val: Images for validation.
         teacher: One teacher, or several by the names that the objective knows them by.
         objective: Terms as in `cross_entropy + soft:temperature=2`, or an objective; the recipe's by default.
+        task: What is learnt: classification by default; `lf.tasks` has the others, and a `fit` that knows them.
         output: The run folder; without one nothing is written.
         resume: Let a run found in `output` go on.
         settings: How the run is carried out.
@@ -66,14 +69,15 @@ def fit(
     if resume and folder is None:
         raise ValueError("resume needs the run's folder: give output")
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
+    work = task or Task()
 
     def prepare() -> Job:
-        train_data, val_data = _open(model, data, val, settings, recipe)
-        chosen = choose_objective(objective, model, teachers, recipe.objective, train_data)
+        train_data, val_data = work.open(model, data, val, recipe, settings)
+        chosen = work.objective(objective, model, teachers, recipe.objective, train_data)
         known = in_their_roles(chosen, teachers)
         check_teachers(chosen, known, model)
         named = objective if isinstance(objective, str) else repr(objective) if objective else recipe.objective
-        return Job(train_data, val_data, chosen, named, source_names(data, val), known)
+        return Job(train_data, val_data, chosen, named, source_names(data, val), known, work)
 
     return carry_out(model, recipe, settings, folder, resume, prepare)
 
@@ -82,14 +86,15 @@ def fit(
 class Job:
     """What a run learns: from which images, by which objective, with which teachers."""
 
-    data: Data
-    val: Data | None
+    data: Any
+    val: Any
     objective: Objective
     named: str
     """The objective as the run folder writes it down."""
     sources: dict[str, str]
     """The names of the data, as the run folder writes them down."""
     teachers: dict[str, nn.Module] = field(default_factory=dict)
+    task: Task = Task()  # noqa: RUF009
 
 
 def carry_out(
@@ -115,43 +120,32 @@ def carry_out(
         job = prepare()
         if held.state is None and folder is not None and accelerator.is_main_process:
             plain = {name: t.model if isinstance(t, Annotator) else t for name, t in job.teachers.items()}
-            start_run(folder, model, plain, recipe, settings, job.sources, job.named)
+            start_run(folder, model, plain, recipe, settings, job.sources, job.named, job.task.to_json())
         fresh = held.state is None
         run = Run(
-            model, recipe, settings, job.data, job.val, job.teachers, job.objective, folder, accelerator, fresh
+            model, recipe, settings, job.data, job.val, job.teachers, job.objective, folder, accelerator, fresh,
+            job.task,
         )  # fmt: skip
         held.run = run
         if held.state is not None:
             restore(run, held.state)
         if settings.tensorboard and folder is not None:
             accelerator.init_trackers("tensorboard")
-        return run.train(held.notes)
+        return run.train([*held.notes, *(job.task.notes(job.data) if fresh else ())])
 
 
-def _open(model: nn.Module, data: Source, val: Source | None, settings: Settings, recipe: Recipe) -> tuple[Data, Any]:
-    """The training images and, where there are some, those for validation; refused if they do not fit the model."""
-    remote = settings.allow_remote
-    train_data = open_data(data, "train", settings.seed, recipe.batch_size // settings.accumulate, remote)
-    val_data = None
-    if val is not None:
-        val_data = open_data(val, "val", remote=remote)
-    elif isinstance(data, str | os.PathLike) and settings.evaluate_every and train_data.labelled:
-        val_data = open_data(data, "val", remote=remote)
-    check_fit(model, train_data, val_data)
-    train_data.damage.limit = settings.damage_limit
-    if train_data.classes is not None:
-        set_classes(model, train_data.classes)
-    if val_data is not None:
-        check_labelled(val_data)
-        check_fit(model, val_data)
-        val_data.damage.limit = settings.damage_limit
-    return train_data, val_data
-
-
-def source_names(data: Source, val: Source | None) -> dict[str, str]:
+def source_names(data: Any, val: Any) -> dict[str, str]:
     """The data sources as `--resume` can open them again; tensors have no name."""
     return {
-        key: os.path.abspath(source) if os.path.exists(source) else str(source)
+        key: _absolute(str(source))
         for key, source in (("train", data), ("val", val))
         if isinstance(source, str | os.PathLike)
     }
+
+
+def _absolute(source: str) -> str:
+    """A folder's full path, also behind the name of its format; other names as they are."""
+    word, colon, rest = source.partition(":")
+    if colon and word.isidentifier() and os.path.exists(rest):
+        return f"{word}:{os.path.abspath(rest)}"
+    return os.path.abspath(source) if os.path.exists(source) else source

@@ -18,6 +18,9 @@ from ..data.kinds import Data
 from ..layers.patches import disjoint, patch_product
 from .objectives import CrossEntropy, SoftDistillation, parse_objective
 
+Ask = Callable[[Objective, Callable[..., Any], Any, Any], Any]
+"""Asks a student about images and targets: what `train.task.Task.answer` is."""
+
 
 class Learner(nn.Module):
     """Runs the student once and returns the weighted terms of the objective.
@@ -26,8 +29,9 @@ class Learner(nn.Module):
     moves at every step would otherwise compile anew at every step.
     """
 
-    def __init__(self, student: nn.Module, objective: Objective, compile: bool = False):
+    def __init__(self, student: nn.Module, objective: Objective, compile: bool = False, ask: Ask | None = None):
         super().__init__()
+        self._ask = ask or (lambda objective, student, images, targets: objective.answer(student, images))
         self.student = student
         self.objective = objective
         self.steady = True
@@ -40,12 +44,12 @@ class Learner(nn.Module):
             self._taps.callback(patches_as_products(student))
 
     def forward(
-        self, images: Any, targets: Tensor | None = None, teachers: dict[str, View] | None = None, epoch: float = 0.0
+        self, images: Any, targets: Any = None, teachers: dict[str, View] | None = None, epoch: float = 0.0
     ) -> Any:
         """The terms of a training step; without targets only the student's answer."""
         learns = targets is not None  # an evaluation is short: compiling for it as well would not pay
         run = self._compiled[0] if self._compiled and self.steady and learns else self.student
-        output = self.objective.answer(run, images) if learns else run(images)
+        output = self._ask(self.objective, run, images, targets) if learns else run(images)
         view = View(output, dict(self._seen))
         self._seen.clear()
         if not learns or teachers is None:
@@ -70,28 +74,34 @@ def _compiled(model: nn.Module, tapped: bool, **options: Any) -> Any:
     return torch.compile(model, **options)
 
 
-class PatchConv(nn.Conv2d):
+class PatchConv(nn.Module):
     """A convolution whose patches do not overlap, computed as a matrix product, several times faster both ways.
 
-    >>> conv = PatchConv(3, 8, 4, 4)
-    >>> x = torch.randn(2, 3, 8, 8)
-    >>> torch.allclose(conv(x), nn.Conv2d.forward(conv, x), atol=1e-5)
+    It holds the convolution's own parameters under their own names.
+
+    >>> conv, x = nn.Conv2d(3, 8, 4, 4), torch.randn(2, 3, 8, 8)
+    >>> torch.allclose(PatchConv(conv)(x), conv(x), atol=1e-5)
     True
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return patch_product(input, self.weight.flatten(1), self.bias, self.kernel_size)
+    def __init__(self, conv: nn.Conv2d):
+        super().__init__()
+        self.patch = conv.kernel_size
+        self.weight, self.bias = conv.weight, conv.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return patch_product(x, self.weight.flatten(1), self.bias, self.patch)
 
 
 def patches_as_products(model: nn.Module) -> Callable[[], None]:
-    """Compute the model's disjoint convolutions as products from now on; the call returned takes that back."""
-    found = [module for module in model.modules() if disjoint(module)]
-    for conv in found:
-        conv.__class__ = PatchConv
+    """Put products in the places of the model's disjoint convolutions; the call returned puts those back."""
+    found = {path: module for path, module in model.named_modules() if disjoint(module)}
+    for path, conv in found.items():
+        model.set_submodule(path, PatchConv(conv))  # type: ignore[arg-type]
 
     def undo() -> None:
-        for conv in found:
-            conv.__class__ = nn.Conv2d
+        for path, conv in found.items():
+            model.set_submodule(path, conv)
 
     return undo
 
@@ -104,6 +114,8 @@ class Teachers:
         paths: For each, the modules whose outputs are read.
         config: What `core.input_of` gives of the student, for which images are normalised.
         compile: Whether to compile them.
+        inputs: What `core.input_of` gives of a teacher, or what a task tells instead.
+        any_size: Whether teachers are shown the student's images whatever their own size is.
 
     >>> Teachers({}, {}, {"mean": (0.5,), "std": (0.5,), "input_size": (3, 32, 32)})(torch.zeros(1, 3, 32, 32))
     {}
@@ -115,14 +127,16 @@ class Teachers:
         paths: dict[str, frozenset[str]],
         config: dict[str, Any],
         compile: bool = False,
+        inputs: Callable[[nn.Module], dict[str, Any]] = input_of,
+        any_size: bool = False,
     ):
-        self.config = config
+        self.config, self.any_size = config, any_size
         self._taps = contextlib.ExitStack()
         self.models, self.seen, self.inputs, self.run = {}, {}, {}, {}
         for name, model in models.items():
             self.models[name] = model.eval()
             self.seen[name] = self._taps.enter_context(taps(model, paths.get(name, ())))
-            self.inputs[name] = input_of(model)
+            self.inputs[name] = inputs(model)
             self.run[name] = _compiled(model, bool(paths.get(name))) if compile else model
             if compile:
                 self._taps.callback(patches_as_products(model))
@@ -130,25 +144,33 @@ class Teachers:
     def sizes(self) -> list[tuple[int, int]]:
         """The input sizes (height, width) of teachers that are not the student's: views that a batch must bring."""
         own = tuple(self.config["input_size"][1:])
+        if self.any_size:
+            return []
         return sorted({tuple(wanted["input_size"][1:]) for wanted in self.inputs.values()} - {own})
 
     @torch.no_grad()
-    def __call__(self, images: Tensor, views: dict[tuple[int, int], Tensor] | None = None) -> dict[str, View]:
+    def __call__(self, images: Any, views: dict[tuple[int, int], Tensor] | None = None) -> dict[str, View]:
         """What each teacher answers to the images, or to the view of them in its own size.
 
         Args:
-            images: As the student sees them, (B, C, H, W).
+            images: As the student sees them, (B, C, H, W), or a list of (C, H, W).
             views: The same images in the sizes of teachers that differ from the student's.
         """
         found = {}
-        shown = {tuple(images.shape[2:]): images, **(views or {})}
         for name, run in self.run.items():
-            size = tuple(self.inputs[name]["input_size"][1:])
-            assert size in shown, f"no view of {size} for the teacher '{name}', only {sorted(shown)}"
-            output = run(renormalised(shown[size], self.config, self.inputs[name]))
+            mine = images if self.any_size else self._view(name, images, views or {})
+            if isinstance(mine, Tensor):
+                output = run(renormalised(mine, self.config, self.inputs[name]))
+            else:
+                output = run([renormalised(image, self.config, self.inputs[name]) for image in mine])
             found[name] = View(output, dict(self.seen[name]))
             self.seen[name].clear()
         return found
+
+    def _view(self, name: str, images: Tensor, views: dict[tuple[int, int], Tensor]) -> Tensor:
+        size, shown = tuple(self.inputs[name]["input_size"][1:]), {tuple(images.shape[2:]): images, **views}
+        assert size in shown, f"no view of {size} for the teacher '{name}', only {sorted(shown)}"
+        return shown[size]
 
     def close(self) -> None:
         """Remove the taps from the teachers."""
@@ -159,7 +181,7 @@ def renormalised(images: Tensor, given: dict[str, Any], wanted: dict[str, Any]) 
     """Images normalised for one model, as another one wants them.
 
     Args:
-        images: (B, C, H, W)
+        images: ([B,] C, H, W)
         given: Mean and std that the images have been normalised with.
         wanted: Mean and std of the other model.
     """

@@ -12,20 +12,19 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ..core import Objective, card_of, input_of
+from ..core import Objective, card_of
 from ..data.draws import seed_all
-from ..data.loader import Batch, Plan, augment_of, training_batches
-from ..data.mixing import Mixing
-from ..data.sources import Arrays, Data
+from ..data.loader import Batch, Plan
 from .checkpoint import write_checkpoint
-from .evaluation import Evaluation, measure
+from .evaluation import Evaluation
 from .journal import Journal
-from .learner import Learner, Teachers, set_drop_path
+from .learner import Learner, set_drop_path
 from .ledger import Ledger, check_finite
 from .optimise import Rates, make_average, make_optimizer, parameter_groups
 from .parallel import accelerator_for, filled, spread, whole_state, without_sync
@@ -36,6 +35,7 @@ from .signals import Signals
 from .start import begin, tell
 from .state import snapshot
 from .sync_norm import synchronise
+from .task import Task
 
 STEADY_AFTER = 20
 """Updates without a change of the methods' settings before the compiled student is used (again)."""
@@ -51,50 +51,49 @@ class Run:
         model: nn.Module,
         recipe: Recipe,
         settings: Settings,
-        data: Data,
-        val: Data | None,
+        data: Any,
+        val: Any,
         teachers: dict[str, nn.Module],
         objective: Objective,
         folder: Path | None,
         accelerator: Accelerator | None = None,
         fresh: bool = False,
+        task: Task = Task(),  # noqa: B008
     ):
         data = objective.data_form(data, settings.seed)
-        teachers = {name: objective.teacher_form(name, teacher) for name, teacher in teachers.items()}
+        formed = {name: objective.teacher_form(name, teacher) for name, teacher in teachers.items()}
         self.model, self.recipe, self.settings = model, recipe, settings
         self.data, self.val, self.folder, self.fresh = data, val, folder, fresh
         self.accelerator = accelerator or accelerator_for(settings, folder)
         self.device, self.main = self.accelerator.device, self.accelerator.is_main_process
-        self.config, self.methods = input_of(model), card_of(model).methods
-        if isinstance(data, Arrays):
-            augment_of(recipe, self.config)  # refuses what cannot be done to images kept as arrays
+        self.task, self.config, self.methods = task, task.view(model), card_of(model).methods
         self.plan = Plan(
             len(data), recipe.batch_size, settings.seed, recipe.repeats, settings.accumulate,
             self.accelerator.num_processes, self.accelerator.process_index,
         )  # fmt: skip
         self.total = (recipe.epochs + recipe.cooldown_epochs) * self.plan.updates_per_epoch
         self.stop = min(self.total, settings.max_updates or self.total)
-        self.mix = Mixing(recipe, self.plan, model, data.labelled)
+        self.mix = task.mixing(recipe, self.plan, model, data, self.config)
         self.update, self.seconds, self.skipped = 0, 0.0, 0
         self.moment: dict[str, float] = {}
         self.changed, self.ledger = -STEADY_AFTER, Ledger()
-        self._prepare(teachers, objective)
+        self._prepare(teachers, formed, objective)
 
-    def _prepare(self, teachers: dict[str, nn.Module], objective: Objective) -> None:
+    def _prepare(self, given: dict[str, nn.Module], teachers: dict[str, nn.Module], objective: Objective) -> None:
         recipe, settings = self.recipe, self.settings
         if recipe.drop_path is not None:
             set_drop_path(self.model, recipe.drop_path, recipe.drop_path_grows)
-        for module in (self.model, objective, *teachers.values()):
+        for module in (self.model, objective, *given.values(), *teachers.values()):
             module.to(self.device)
-        self.start = begin(self, teachers) if self.fresh else None
-        self.teachers = Teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
+        self.start = begin(self, given) if self.fresh else None
+        self.teachers = self.task.teachers(teachers, objective.teacher_taps(), self.config, settings.compile)
         self.average = objective.average(self.model) or make_average(self.model, recipe)
         self.empty = copy.deepcopy(self.model) if settings.shard else None
         several = settings.sync_bn and self.accelerator.num_processes > 1
         self.plain_norms = synchronise(self.model) if several else {}
         if several:
             synchronise(objective)  # a model that it keeps beside the student
-        self.learner = Learner(self.model, objective, settings.compile)
+        self.learner = Learner(self.model, objective, settings.compile, self.task.answer)
         self.wrapped = spread(self.learner, self.average and self.average.module, settings, self.accelerator)
         self.clipped = list(self.wrapped.parameters())  # looked up once: a model has hundreds of modules
         optimizer = make_optimizer(parameter_groups(self.model, objective, recipe), recipe, self.device)
@@ -122,9 +121,10 @@ class Run:
         return self._finish(evaluations)
 
     def _updates(self, signals: Signals) -> dict[str, Evaluation]:
-        batches = training_batches(
-            self.data, self.plan, self.recipe, self.config, self.device, self.update, self.stop, self.settings.workers,
-            self.quick, self.teachers.sizes(), self.learner.objective.crops(self.recipe, self.config),
+        span, workers = (self.update, self.stop), self.settings.workers
+        batches = self.task.batches(
+            self.data, self.plan, self.recipe, self.config, self.device, span, workers, self.quick,
+            self.teachers.sizes(), self.learner.objective.crops(self.recipe, self.config),
         )  # fmt: skip
         evaluations: dict[str, Evaluation] = {}
         every = self.settings.save_every or self.plan.updates_per_epoch
@@ -263,7 +263,7 @@ class Run:
         """The accuracy of a model on the images for validation."""
         assert self.val is not None
         settings, size, judge = self.settings, self.settings.evaluation_batch_size, self.learner.objective.judge
-        return (judge or measure)(
+        return (judge or self.task.measure)(
             model, self.val, self.config, self.device, size, settings.precision, settings.workers, self.accelerator
         )
 
@@ -292,5 +292,7 @@ class Run:
         )  # fmt: skip
         if self.main and finished:
             result.write()
+            if self.folder is not None and result.evaluation is not None:
+                self.task.pictures(result.model, self.val, result.evaluation, self.folder)
         self.accelerator.wait_for_everyone()
         return result

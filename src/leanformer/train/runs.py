@@ -34,6 +34,7 @@ def start_run(
     settings: Settings,
     sources: dict[str, str],
     objective: str,
+    task: dict[str, Any] | None = None,
 ) -> None:
     """Fill a new run folder with everything but the log and the checkpoints."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,6 +49,7 @@ def start_run(
             "settings": dataclasses.asdict(settings),
             "data": sources,
             "objective": objective,
+            "task": task or {"name": "classification"},
             "teachers": sorted(teachers),
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
             "commit": commit(),
@@ -68,6 +70,8 @@ class RunFile:
     data: dict[str, str]
     objective: str
     teachers: list[str]
+    task: dict[str, Any] | None = None
+    """Runs of earlier versions have none: they are classification."""
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:

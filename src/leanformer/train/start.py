@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from ..backbones import resize
-from ..core import blocks_of, calibrate, input_of, starts_from, uncalibrated
-from ..data.samples import sample_images
+from ..core import blocks_of, calibrate, starts_from, uncalibrated
 from ..data.sources import Stream
-from .objectives import logits_of
 from .token_labels import Annotator
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def begin(run: Run, teachers: dict[str, nn.Module]) -> dict[str, Any] | None:
     """
     for name, teacher in teachers.items():
         known = teacher.model if isinstance(teacher, Annotator) else teacher
-        origin = _at_size_of(known, run.config) if list(blocks_of(known)) == list(blocks_of(run.model)) else None
+        origin = _at_size_of(run, known) if list(blocks_of(known)) == list(blocks_of(run.model)) else None
         if origin is not None and starts_from(run.model, origin):
             return {"teacher": name, **_calibrated(run, origin)}
     return None
@@ -55,7 +53,7 @@ def _calibrated(run: Run, teacher: nn.Module) -> dict[str, Any]:
         return {"not_calibrated": "it was switched off"} if slots else {}
     if isinstance(run.data, Stream):
         return {"not_calibrated": f"no random images can be taken of the stream {run.data.name}"}
-    images = sample_images(run.model, run.data, count, seed=run.settings.seed).to(run.device)
+    images = run.task.sample(run.model, run.data, count, run.settings.seed).to(run.device)
     for method in run.methods:
         method.advance(run.model, math.inf)
     try:
@@ -69,9 +67,7 @@ def _calibrated(run: Run, teacher: nn.Module) -> dict[str, Any]:
         for value in run.model.state_dict().values():
             dist.broadcast(value, 0)
     found: dict[str, Any] = {"calibrated_slots": len(slots), "calibrated_images": len(images)}
-    if run.val is None and run.model.num_classes == teacher.num_classes:
-        found["agreement"] = _agreement(run.model, teacher, images)
-    return found
+    return found | (run.task.agreement(run.model, teacher, images) if run.val is None else {})
 
 
 def tell(run: Run) -> None:
@@ -90,9 +86,9 @@ def tell(run: Run) -> None:
     run.save()
 
 
-def _at_size_of(teacher: nn.Module, config: dict[str, Any]) -> nn.Module | None:
+def _at_size_of(run: Run, teacher: nn.Module) -> nn.Module | None:
     """The teacher for images as the student sees them, or None where it cannot be shown them."""
-    theirs = input_of(teacher)
+    config, theirs = run.config, run.task.view(teacher)
     if any(tuple(theirs[key]) != tuple(config[key]) for key in ("mean", "std")):
         return None
     if theirs["input_size"] == config["input_size"]:
@@ -101,11 +97,3 @@ def _at_size_of(teacher: nn.Module, config: dict[str, Any]) -> nn.Module | None:
         return resize(teacher, config["input_size"][1:])
     except ValueError:
         return None
-
-
-def _agreement(model: nn.Module, teacher: nn.Module, images: Tensor) -> float:
-    """Images in per cent to which both give the same answer."""
-    was_training = model.training
-    pairs = [(logits_of(model.eval()(part)), logits_of(teacher(part))) for part in images.split(BATCH)]
-    model.train(was_training)
-    return 100 * torch.cat([one.argmax(-1) == other.argmax(-1) for one, other in pairs]).float().mean().item()

@@ -8,6 +8,7 @@ from ..core.method import plain
 from ..data.draws import rng_state, set_rng_state
 from ..fields import Within, check_value
 from .parallel import load_optimizer_state, load_whole_state, optimizer_state, whole_state
+from .task import Task
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -77,4 +78,5 @@ def _fill(run: Run, state: dict[str, Any]) -> None:
 def identity(run: Run) -> dict[str, Any]:
     """What two runs must share for one to continue the other."""
     recipe = {key: plain(value) for key, value in run.recipe.to_json().items()}
-    return {**recipe, "seed": run.plan.seed, "images": run.plan.images}
+    other = {} if run.task == Task() else {"task": plain(run.task.to_json())}
+    return {**recipe, **other, "seed": run.plan.seed, "images": run.plan.images}

@@ -7,4 +7,4 @@ from ..lazy import lazy_attributes as _lazy_attributes
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
 else:
-    __getattr__, __dir__ = _lazy_attributes(__name__)
+    __getattr__, __dir__ = _lazy_attributes(__name__, predictions="dense:predictions")

@@ -1,5 +1,7 @@
 """The public names of this room, which need matplotlib: imported when the first of them is asked for."""
 
+from typing import TYPE_CHECKING
+
 from .cam import grad_cam
 from .charts import latency_breakdown, trade_off
 from .distributions import feature_distributions
@@ -9,6 +11,9 @@ from .images import named
 from .page import Page, shown
 from .tokens import kept_tokens, slimming
 from .training_curves import curve, curves
+
+if TYPE_CHECKING:  # it needs the tasks: imported when it is asked for
+    from .dense import predictions
 
 __all__ = [
     "Figure",
@@ -20,6 +25,7 @@ __all__ = [
     "kept_tokens",
     "latency_breakdown",
     "named",
+    "predictions",
     "receptive_field",
     "shown",
     "slimming",

@@ -8,7 +8,7 @@ from typing import Any
 from timm.layers import Attention, LayerNorm
 from torch import Tensor, nn
 
-from ...core import Block, Branch, LocalRewrite
+from ...core import H200, Block, Branch, LocalRewrite
 from ...layers.attention import attend, join_heads, project
 from .kernels.choose import MOST_SCORES, choose_by_counting
 from .kernels.class_attention import HEAD_DIMS, attention_with_class_row, row_pays
@@ -120,9 +120,14 @@ def _layer_norm(norm: Any) -> bool:
 
 
 REWRITES = (
-    LocalRewrite("attention with class row", takes_class_row, with_class_row),
-    LocalRewrite("tokens ranked by counting", lambda module: type(module) is Choose, lambda choose: ChooseByCounting()),
-    LocalRewrite("tokens reorganised in one pass", takes_one_pass, in_one_pass),
+    LocalRewrite("attention with class row", takes_class_row, with_class_row, measured_on=H200),
+    LocalRewrite(
+        "tokens ranked by counting",
+        lambda module: type(module) is Choose,
+        lambda choose: ChooseByCounting(),
+        measured_on=H200,
+    ),
+    LocalRewrite("tokens reorganised in one pass", takes_one_pass, in_one_pass, measured_on=H200),
 )
 """Where tokens leave: the class token's row from the attention's own kernel; each token's rank by counting those ahead
 of it; the residual sum, the kept tokens, the fused rest and the next norm in one pass."""

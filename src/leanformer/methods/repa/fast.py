@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...core import LocalRewrite
+from ...core import H200, LocalRewrite
 from ...layers.products import repa_ffn
 from .idle import FusedFFN
 
@@ -34,4 +34,4 @@ def _gelu_repa(module: Any) -> bool:
     return type(module) is FusedFFN and module.three_products() is not None
 
 
-REWRITES = (LocalRewrite("RePa by products", _gelu_repa, RePaProducts),)
+REWRITES = (LocalRewrite("RePa by products", _gelu_repa, RePaProducts, measured_on=H200),)

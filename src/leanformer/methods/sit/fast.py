@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...core import LocalRewrite
+from ...core import H200, LocalRewrite
 from ...layers.products import linear_gelu
 from .kernels.slim import slim_in_one_pass
 from .slimming import FusedSlimming, Slimming
@@ -47,4 +47,4 @@ def slims_in_one_pass(module: Any) -> bool:
     return plain and module.fc1.bias is not None
 
 
-REWRITES = (LocalRewrite("tokens slimmed in one pass", slims_in_one_pass, OnePassSlimming),)
+REWRITES = (LocalRewrite("tokens slimmed in one pass", slims_in_one_pass, OnePassSlimming, measured_on=H200),)

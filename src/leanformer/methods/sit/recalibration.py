@@ -26,6 +26,7 @@ from ...core import Grid, Objective, Step, blocks_of
 from ...layers.layout import to_plane
 from ...layers.losses import distil, feature_loss
 from .slimming import NORM_EPS, Size, pooling_prior, start_as
+from .teaching import places_of
 
 Recalibration = Literal["rtsm", "token-mlp", "interpolation", "deconvolution"]
 
@@ -145,9 +146,10 @@ def _start(module: nn.Module) -> None:
 class FeatureRecalibration(Objective):
     """Feature recalibration distillation (FRD), with the reverse modules that only training needs.
 
-    `tokens` is the number of patch tokens that each block hands to the next, slimmed already. The teacher's blocks are
-    matched by depth; tokens of another width are projected to the teacher's, and a teacher's plane of another size
-    is resized to ours. `lambda_hard` needs a second teacher called 'cnn' and a distillation token in the student.
+    `tokens` is the number of patch tokens that each block hands to the next, slimmed already. The teacher's blocks, or
+    the feature levels of one without blocks, are matched by depth; tokens of another width are projected to the
+    teacher's, and a teacher's plane of another size is resized to ours. `lambda_hard` needs a second teacher called
+    'cnn' and a distillation token in the student.
 
     Terms are 'cls', 'token', 'logits' and 'hard'. The parameters have the names of official checkpoints, `rtsm.{i}.…`.
 
@@ -185,20 +187,15 @@ class FeatureRecalibration(Objective):
 
     def _pair(self, student: nn.Module, teacher: nn.Module, tokens: Sequence[int], build: Any) -> None:
         """Where to read each block's tokens and the teacher's, and what brings the one to the shape of the other."""
-        ours, theirs = list(blocks_of(student).items()), list(blocks_of(teacher).items())
-        if not theirs:
-            raise ValueError(
-                f"{type(teacher).__name__} has no leanformer blocks to learn tokens from; "
-                "pass it through lf.adopt, or learn from its logits alone with lambda_token=0"
-            )
+        ours, theirs = list(blocks_of(student).items()), places_of(teacher)
         grid = ours[0][1].grid
         assert grid is not None
         self.prefix, self.size = grid.prefix, grid.size
         after = [*(f"{path}.pre" for path, _ in ours[1:]), ours[-1][0]]
         for i, ((_, block), path, count) in enumerate(zip(ours, after, tokens, strict=True)):
             self.at.append(path)
-            name, match = theirs[max(0, round((i + 1) * len(theirs) / len(ours)) - 1)]
-            self.teacher_at.append((name, match.layout, match.grid))
+            match = theirs[max(0, round((i + 1) * len(theirs) / len(ours)) - 1)]
+            self.teacher_at.append((match.path, match.layout, match.grid))
             self.rtsm.append(build(block.dim, count, grid.size))
             self.project.append(nn.Identity() if match.dim == block.dim else nn.Linear(block.dim, match.dim))
 

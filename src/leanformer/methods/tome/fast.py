@@ -4,7 +4,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from ...core import Block, LocalRewrite
+from ...core import H200, Block, LocalRewrite
 from .attention import SizedAttention
 from .kernels.sized_attention import HEAD_DIMS, sized_attention
 
@@ -84,6 +84,7 @@ REWRITES = (
         "proportional attention in one kernel",
         lambda module: type(module) is SizedAttention,
         lambda old: OneKernelAttention(),
+        measured_on=H200,
     ),
-    LocalRewrite("merged tokens beside their sizes", ends_merging, with_run),
+    LocalRewrite("merged tokens beside their sizes", ends_merging, with_run, measured_on=H200),
 )

@@ -9,24 +9,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from leanformer.visualise import trade_off
+from leanformer import visualise
 
 EPOCHS = 12
 """Students are compared after as many."""
 LEAN, PIXELS = "found by lean", "fewer pixels"
 
 
-def figure(output: Path = Path("docs/accuracy_speed.svg"), folder: Path = Path("results")) -> None:
+def trade_off(output: Path = Path("docs/accuracy_speed.svg"), folder: Path = Path("results")) -> None:
     """Draw the students of the study on photographs: top-1 against measured speed.
 
-    Example: python -m lab figure --output docs/accuracy_speed.svg
+    Example: python -m lab trade-off --output docs/accuracy_speed.svg
 
     Args:
         output: The file to write, .svg or .png.
         folder: The folder of the result files.
     """
     plans, students = (_rows(folder / name) for name in ("lean_plans_h200.json", "study_imagenet.json"))
-    drawn = trade_off(joined(plans, students), x="speedup", y="top1", by="kind")
+    drawn = visualise.trade_off(joined(plans, students), x="speedup", y="top1", by="kind")
     axis = drawn.plot.axes[0]
     for line in list(axis.lines):
         line.remove()  # between so few points a line would claim what nobody measured

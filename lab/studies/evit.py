@@ -1,0 +1,140 @@
+"""EViT's tables as students of one trained DeiT, each row at any scale.
+
+    table2   keep rates with the fused token and without     table4   other places at one cost
+    table3b  LV-ViT with token labels                        table6a  larger images at the cost of smaller ones
+    table6b  larger images and LV-ViT with token labels      table7   from a trained DeiT, the paper's oracle
+
+    python -m lab study evit --data pack:tiny_imagenet --set backbone=deit_tiny_patch16_224 --set img_size=112 \\
+        --set lvvit=lvvit_t --epochs 30 --teacher-epochs 30 --precision bf16 --compile --seeds 0 1
+
+All but table7's oracle start from random weights, as in the paper, and the keep rate falls over a third of the run,
+after a thirtieth of it. Table 5 and the longer rows of Table 7 are `table7/scratch` and `table7/oracle` with 1.5 and 2
+times the `--epochs`. Table 1 and Figure 1 need no training: `python -m lab training-free` and `python -m lab figure
+removed-tokens`. The annotator of token labels is the trained DeiT.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from leanformer.backbones import create
+from leanformer.core import apply, input_of
+from leanformer.methods import EViT
+from leanformer.papers.evit.tables import LARGER, LOCATIONS, LV, LV_LARGER, WITH_FUSION, WITHOUT_FUSION, Setting
+from leanformer.papers.lvvit import TOKEN_LABELS
+from leanformer.train import Recipe
+
+from .student import LABELS, Make, Student, Study
+from .teachers import apart
+
+BACKBONE, LVVIT = "deit_small_patch16_224", "lvvit_s"
+START, FALL = 10 / 300, 100 / 300
+"""Shares of a run: until the keep rate begins to fall, and while it falls."""
+PATCH = 16
+Fresh = Callable[[nn.Module, Setting], nn.Module]
+
+
+def evit(checkpoint: Path | None = None, backbone: str = BACKBONE, lvvit: str = LVVIT, **arguments: Any) -> Study:
+    """The study.
+
+    Args:
+        checkpoint: weights that the teacher starts from.
+        backbone: the DeiT.
+        lvvit: the LV-ViT of Tables 3b and 6b.
+        arguments: those of the DeiT; the LV-ViT's as `lvvit_t.embed_dim`, and its image size is the DeiT's.
+
+    >>> evit().students[0].name
+    'table2/0.9, labels'
+    """
+    own, apiece = apart(arguments)
+    if apiece.keys() - {lvvit}:
+        raise ValueError(f"this study has no model '{min(apiece.keys() - {lvvit})}'; beside the DeiT: {lvvit}")
+    size = {key: own[key] for key in ("img_size",) if key in own}
+    deit, labelled = _scratch(backbone, own), _scratch(lvvit, {**size, **apiece.get(lvvit, {})})
+    return Study(
+        name="evit",
+        teacher=lambda classes, names=None: create(backbone, checkpoint, **{**own, "num_classes": classes}),
+        recipe=Recipe(learning_rate=1e-3, clip_grad=1.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0, erasing=0.0),
+        students=(*_on_labels(deit), *_oracle(deit), *_labelled(labelled)),
+    )
+
+
+def larger(img_size: int, setting: Setting) -> int:
+    """The size of a row's images where those of 224 pixels are `img_size`: whole patches, rounded down.
+
+    >>> larger(112, LARGER[1]), larger(224, LARGER[1])
+    (128, 256)
+    """
+    return max(1, img_size * setting.size // (224 * PATCH)) * PATCH
+
+
+def _scratch(name: str, arguments: dict[str, Any]) -> Fresh:
+    """A model of that name with random weights, at the size of a row's images."""
+
+    def fresh(teacher: Any, setting: Setting) -> nn.Module:
+        size = larger(input_of(teacher)["input_size"][1], setting)
+        return create(name, **{**arguments, "img_size": size, "num_classes": teacher.num_classes})
+
+    return fresh
+
+
+def _lean(fresh: Fresh, setting: Setting, fused: bool = True) -> Make:
+    """A row's student: EViT, if the row keeps less than all, with the paper's schedule in proportion to the run."""
+    at = None if setting.layers == (4, 7, 10) else tuple(layer - 1 for layer in setting.layers)
+
+    def make(teacher: nn.Module, epochs: int) -> nn.Module:
+        method = EViT(
+            keep_rate=setting.keep, at=at, fuse_tokens=fused, start_epoch=START * epochs, shrink_epochs=FALL * epochs
+        )
+        model = fresh(teacher, setting)
+        return apply(model, method) if setting.keep != 1 else model
+
+    return make
+
+
+def _row(name: str, make: Make, setting: Setting) -> Student:
+    return Student(name=f"{name}, labels", make=make, objective=LABELS, teachers=(), paper=float(setting.top1))
+
+
+def _on_labels(deit: Fresh) -> list[Student]:
+    rows = []
+    for fused, settings in ((True, WITH_FUSION), (False, WITHOUT_FUSION)):
+        for setting in settings:
+            if setting.keep != 1:
+                name = f"table2/{setting.keep}{'' if fused else ' without fusion'}"
+                rows.append(_row(name, _lean(deit, setting, fused), setting))
+    rows.append(_row("table2/1.0", _lean(deit, WITHOUT_FUSION[0]), WITHOUT_FUSION[0]))
+    for setting in LOCATIONS:
+        rows.append(_row(f"table4/at {'-'.join(map(str, setting.layers))}", _lean(deit, setting), setting))
+    for setting in LARGER[1:]:
+        rows.append(_row(f"table6a/{setting.keep} at {setting.size}", _lean(deit, setting), setting))
+    return rows
+
+
+def _oracle(deit: Fresh) -> list[Student]:
+    setting = WITH_FUSION[2]
+
+    def trained(teacher: nn.Module, setting: Setting) -> nn.Module:
+        return teacher
+
+    start = Setting(0.7, "80.8", "95.4", "", "")
+    return [_row("table7/scratch", _lean(deit, setting), setting), _row("table7/oracle", _lean(trained, start), start)]
+
+
+def _labelled(lvvit: Fresh) -> list[Student]:
+    """LV-ViT with token labels, of which the trained DeiT is the annotator; that at 448 pixels is a recipe alone."""
+    changes = {key: value for key, value in TOKEN_LABELS.items() if key != "objective"}
+    settings = [("table3b", setting) for setting in LV] + [("table6b", s) for s in LV_LARGER[1:] if not s.trained]
+    return [
+        Student(
+            name=f"{table}/{setting.keep} at {setting.size}, token labels",
+            make=_lean(lvvit, setting),
+            objective=TOKEN_LABELS["objective"],
+            teachers=("annotator",),
+            changes=changes,
+            paper=float(setting.top1),
+        )
+        for table, setting in settings
+    ]

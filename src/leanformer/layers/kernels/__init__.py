@@ -1,0 +1,1 @@
+"""Pieces of kernels that two owners share."""

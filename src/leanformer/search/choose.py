@@ -1,0 +1,216 @@
+"""From a table of costs to the plan that is built: searched by prediction, then timed, then judged once more.
+
+A plan that is predicted to keep the budget is timed; where the clock says otherwise the predictions for its family are
+set right and the search is asked again. Where the plan is to be trained, the best plans of several families are tried
+before one is taken.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..core import apply, fold
+from .clock import Clock
+from .distil import Distiller
+from .explore import Candidate, Explorer
+from .plan import Plan
+from .progress import Progress
+from .target import Options
+
+MISSED = 1.02
+"""A measured time above the budget by more than this share is a miss."""
+WASTED = 0.95
+"""A plan that takes less than this share of the budget has given away more than was asked for."""
+ROUNDS = 3
+LADDER = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+"""Speed-ups tried for `max_drop`."""
+TIMED = 3
+"""Plans that are built and timed."""
+TRIED = 4
+"""Families of which the best plan is tried by training."""
+
+
+@dataclass
+class Chooser:
+    """Chooses the plan for a target.
+
+    Attributes:
+        teacher: the unchanged model.
+        seconds: what it takes a batch.
+        explorer: finds plans.
+        clock: times them.
+        distiller: trains them for a trial.
+        options: how the job is done.
+        progress: where people are told.
+        keep: called when something was found that a resumed run need not find again.
+        trials: whether plans of several families are trained a little before one is taken.
+    """
+
+    teacher: nn.Module
+    seconds: float
+    explorer: Explorer
+    clock: Clock
+    distiller: Distiller
+    options: Options
+    progress: Progress
+    keep: Callable[[], None]
+    trials: bool = False
+
+    def within(self, budget: float, entries: dict[str, Any]) -> dict[str, Any]:
+        """The best plan that really takes no more than the budget, measured; the fastest one where none does.
+
+        Args:
+            budget: seconds a batch.
+            entries: what is known of this target; the trials are written here.
+        """
+        tries: list[dict[str, Any]] = []
+        until = time.monotonic() + 60 * self.options.minutes_of_search
+        for turn in range(ROUNDS):
+            found = self.searched(budget, self.options.evaluations // (4 if turn else 1), until)
+            new = self._timed(self._worth_timing(found))
+            tries += [each for each in new if each["plan"] not in [known["plan"] for known in tries]]
+            if not new or _close(tries, budget):
+                break
+        if not tries:
+            return self._out_of_reach(budget)
+        met = [each for each in tries if each["measured"] <= MISSED * budget]
+        if not met:
+            return {**min(tries, key=lambda each: each["measured"]), "tried": tries}
+        return {**self._tried(met, entries), "tried": tries}
+
+    def fastest_within(self, drop: float) -> dict[str, Any]:
+        """The fastest plan, on a ladder of speed-ups, that answers otherwise in `drop` per cent at most.
+
+        Args:
+            drop: points of agreement.
+        """
+        unchanged = Plan(self.explorer.space.sizes[0])
+        chosen = {**told(self._candidate(unchanged, self.seconds)), "measured": self.seconds}
+        until = time.monotonic() + 60 * self.options.minutes_of_search
+        for times in LADDER:
+            good = [
+                each
+                for each in self.searched(self.seconds / times, self.options.evaluations, until)
+                if 100 - each.verdict.agreement <= drop
+            ]
+            if not good:
+                break
+            chosen = self._timed(good[:1])[0]
+        return chosen
+
+    def searched(self, budget: float, evaluations: int, until: float) -> list[Candidate]:
+        """The plans that are predicted to lose least within the budget, the best first.
+
+        Args:
+            budget: seconds a batch.
+            evaluations: how long to search; see `Explorer.best`.
+            until: when to stop all the same, on the monotonic clock.
+        """
+        best = math.inf
+
+        def tell(candidate: Candidate) -> None:
+            nonlocal best
+            if candidate.loss < best:
+                best = candidate.loss
+                self.progress.say(f"agreement {candidate.verdict.agreement:.1f}%: {candidate.plan}")
+
+        with self.progress.step(f"searching plans of {budget * 1e3:.3g} ms a batch", evaluations) as done:
+            stop = lambda: time.monotonic() > until  # noqa: E731
+            return self.explorer.best(budget, max(1, evaluations), tell, stop, done)
+
+    def _worth_timing(self, found: list[Candidate]) -> list[Candidate]:
+        """The best plans, or the best of each family where a trial decides between them."""
+        if not self.trials:
+            return found[:TIMED]
+        champions: dict[tuple[str, ...], Candidate] = {}
+        for each in found:
+            champions.setdefault(self.explorer.family(each.plan), each)
+        return list(champions.values())[:TRIED]
+
+    def _timed(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
+        if not candidates:
+            return []
+        with self.progress.step(f"timing the best {len(candidates)}"):
+            models = {each.plan: fold(each.plan.build(self.teacher.cpu())) for each in candidates}
+            timed = self.clock.models({None: fold(apply(self.teacher)), **models})
+        self.teacher.to(self.explorer.judge.device)
+        rows = []
+        for each in candidates:
+            speedup, spread = timed[each.plan].speedup(timed[None])
+            measured = timed[each.plan].median
+            if self.options.target.latency is None:  # beside the model itself: the machine may be slower than it was
+                measured = self.seconds / speedup
+            self.explorer.learn(each.plan, measured)
+            rows.append({**told(each), "measured": measured, "spread": spread})
+        return rows
+
+    def _tried(self, met: list[dict[str, Any]], entries: dict[str, Any]) -> dict[str, Any]:
+        """Of the plans that meet the target, the one that loses least: after a trial where one pays, else as it is."""
+        met = sorted(met, key=lambda each: each["loss"])
+        if not self.trials:
+            return met[0]
+        champions: dict[tuple[str, ...], dict[str, Any]] = {}
+        for each in met:
+            champions.setdefault(self.explorer.family(Plan.from_json(each["plan"])), each)
+        finalists = list(champions.values())[:TRIED]
+        first = Plan.from_json(met[0]["plan"]).build(self.teacher.cpu())
+        updates = self.distiller.trial_updates(len(finalists), first, entries)
+        if not updates:
+            return met[0]
+        trials: list[dict[str, Any]] = entries.setdefault("trials", [])
+        with self.progress.step(f"trying {len(finalists)} plans by {updates} updates each", len(finalists)) as done:
+            for each in finalists:
+                if each["plan"] not in [known["plan"] for known in trials]:
+                    trials.append(self._trial(each, updates))
+                    self.keep()
+                done(len(trials))
+        trained = {str(trial["plan"]): trial["loss"] for trial in trials}
+        return min(finalists, key=lambda each: trained[str(each["plan"])])
+
+    def _trial(self, told_of: dict[str, Any], updates: int) -> dict[str, Any]:
+        plan, judge, began = Plan.from_json(told_of["plan"]), self.explorer.judge, time.perf_counter()
+        model = self.distiller.tried(plan, updates).to(judge.device)
+        self.teacher.to(judge.device)
+        verdict = judge.verdict(model, plan.size)
+        self.progress.say(f"after {updates} updates agreement {verdict.agreement:.1f}%: {plan}")
+        return {
+            "plan": told_of["plan"], "updates": updates, "loss": verdict.loss, "agreement": verdict.agreement,
+            "seconds": time.perf_counter() - began,
+        }  # fmt: skip
+
+    def _out_of_reach(self, budget: float) -> dict[str, Any]:
+        """The fastest plan that there is, for a target that nothing meets."""
+        fastest = self.explorer.fastest()
+        found = self._timed([self._candidate(fastest, self.explorer.predict(fastest))])[0]
+        times = self.seconds / found["measured"]
+        self.progress.say(
+            f"nothing takes {budget * 1e3:.3g} ms or less; the fastest plan found is {times:.2f} times as fast and "
+            f"agrees with the model on {found['agreement']:.1f}% of the images: {fastest}"
+        )
+        return {**found, "out_of_reach": True}
+
+    def _candidate(self, plan: Plan, seconds: float) -> Candidate:
+        return Candidate(plan, seconds, self.explorer.judge(plan))
+
+
+def _close(tries: list[dict[str, Any]], budget: float) -> bool:
+    """Whether the best plan that keeps the budget is near to it."""
+    met = [each for each in tries if each["measured"] <= MISSED * budget]
+    return bool(met) and min(met, key=lambda each: each["loss"])["measured"] >= WASTED * budget
+
+
+def told(candidate: Candidate) -> dict[str, Any]:
+    """A candidate as plan.json has it.
+
+    Args:
+        candidate: a plan with what it costs and loses.
+    """
+    verdict = candidate.verdict
+    return {
+        "plan": candidate.plan.to_json(), "predicted": candidate.seconds, "loss": verdict.loss,
+        "agreement": verdict.agreement, "images": verdict.images,
+    }  # fmt: skip

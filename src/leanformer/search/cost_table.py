@@ -1,0 +1,196 @@
+"""The table of costs is made here: every part that a plan can be built from, timed at a few token counts.
+
+A block is timed in halves (before its MLP, and the MLP), as it is and as each method leaves it. What a reduction of
+tokens takes beyond that is found from pairs of blocks: both reducing, and only the first.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core import METHODS, Block, apply, blocks_of, fold, input_of
+from .clock import Clock, Part, Place
+from .cost import Costs, Curve
+from .plan import Plan, Space
+
+REDUCED_AT, REDUCED_BY = (0.3, 0.65, 1.0), 0.2
+"""Shares of the most tokens that come into reducing blocks which are timed whole, and the share that goes there."""
+
+
+def measure_costs(
+    teacher: nn.Module, space: Space, clock: Clock, done: Callable[[int, int], None] | None = None
+) -> Costs:
+    """Time every part that a plan of this space can be made of.
+
+    Args:
+        teacher: the unchanged model.
+        space: what the search may choose from.
+        clock: of the device, batch, dtype and runtime.
+        done: told how many of how many parts are ready.
+    """
+    own = space.sizes[0]
+    costs = Costs(prefix=_prefix(teacher))
+    for size in space.sizes:
+        costs.tokens[size] = _tokens_in(teacher if size == own else Plan(size).build(teacher), size)
+    costs.kinds = _kinds(list(blocks_of(fold(teacher)).values()), costs.tokens[own])
+    parts = {**_halves(teacher, space, clock, costs), **_pairs(teacher, space, clock, costs)}
+    ready = 0
+
+    def one_more() -> None:
+        nonlocal ready
+        ready += 1
+        if done is not None:
+            done(ready, len(parts))
+
+    seconds = clock.parts(parts, one_more)
+    for key in sorted(key for key in parts if key[0] == "half"):
+        _, slot, kind, variant, tokens = key
+        counts, found = costs.parts.setdefault((slot, kind, variant), ([], []))
+        counts.append(tokens)
+        found.append(seconds[key])
+    for name in space.acting_on("tokens"):
+        costs.overheads[name] = _overhead(name, space, costs, seconds)
+    return costs
+
+
+def _halves(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict[Any, Part]:
+    """("half", slot, kind of block, variant, tokens) → the part."""
+    found: dict[Any, Part] = {}
+    for variant, slot, model in _variants(teacher, space, clock):
+        blocks = list(blocks_of(model).values())
+        for kind in sorted(set(costs.kinds)):
+            first = costs.kinds.index(kind)
+            half = _Half(blocks[first], slot)
+            for tokens in _counts(blocks[first], costs.tokens[space.sizes[0]][first], space, clock):
+                x = _example(blocks[first], tokens, clock.place)
+                found["half", slot, kind, variant, tokens] = Part(half, x, (slot, kind, variant))
+    return found
+
+
+def _variants(teacher: nn.Module, space: Space, clock: Clock) -> Iterator[tuple[str, str, nn.Module]]:
+    """(variant, slot, model whose blocks are all of that variant), as they will run."""
+
+    def as_run(model: nn.Module) -> nn.Module:
+        return clock.form(fold(model).to(clock.place.device, clock.place.dtype))
+
+    def made(name: str, share: float) -> nn.Module:
+        return as_run(apply(teacher, METHODS[name].with_shares(dict.fromkeys(space.choices[name].blocks, share))))
+
+    plain = as_run(teacher)
+    yield "", "mix", plain
+    yield "", "ffn", plain
+    for name in space.acting_on("ffn"):
+        for share in space.choices[name].steps or ():
+            yield f"{share:g}", "ffn", made(name, share)
+    for name in space.acting_on("mixer"):
+        yield "gone", "mix", made(name, 1.0)
+
+
+def _pairs(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict[Any, Part]:
+    """("pair", method, tokens, whether both blocks reduce) → the model's last two blocks that may reduce."""
+    found: dict[Any, Part] = {}
+    for name in space.acting_on("tokens"):
+        last = space.choices[name].blocks[-1]
+        for both in (True, False):
+            shares = {last - 1: REDUCED_BY, **({last: REDUCED_BY} if both else {})}
+            reduced = fold(apply(teacher, METHODS[name].with_shares(shares)))
+            blocks = list(blocks_of(reduced).values())[last - 1 : last + 1]
+            pair = clock.form(_Pair(blocks).to(clock.place.device, clock.place.dtype).eval())
+            for tokens in _reduced_at(costs.tokens[space.sizes[0]][last]):
+                # the number of pairs that merge is worked out in Python: each count is a program of its own
+                found["pair", name, tokens, both] = Part(pair, _example(blocks[0], tokens, clock.place), (tokens,))
+    return found
+
+
+def _overhead(name: str, space: Space, costs: Costs, seconds: dict[Any, float]) -> tuple[Curve, Curve]:
+    """What a reducing block takes beyond its two halves, and what a block behind it takes more than before."""
+    last = space.choices[name].blocks[-1]
+    counts = _reduced_at(costs.tokens[space.sizes[0]][last])
+    extra: dict[tuple[int, bool], float] = {}
+    for tokens in counts:
+        middle = costs.prefix + METHODS[name].tokens_left(REDUCED_BY, tokens - costs.prefix)
+        for both in (True, False):
+            end = costs.prefix + METHODS[name].tokens_left(REDUCED_BY, middle - costs.prefix) if both else middle
+            expected = sum(
+                costs.part("mix", last, "", before) + costs.part("ffn", last, "", behind)
+                for before, behind in ((tokens, middle), (middle, end))
+            )
+            extra[tokens, both] = seconds["pair", name, tokens, both] - expected
+    reducing = [max(0.0, extra[tokens, True] / 2) for tokens in counts]
+    behind = [max(0.0, extra[tokens, False] - now) for tokens, now in zip(counts, reducing)]
+    return (counts, reducing), (counts, behind)
+
+
+def _reduced_at(tokens: int) -> list[int]:
+    return sorted({max(4, round(share * tokens)) for share in REDUCED_AT})
+
+
+class _Half(nn.Module):
+    """One half of a block as it runs: what comes before the MLP, or the MLP."""
+
+    def __init__(self, block: Block, slot: str):
+        super().__init__()
+        self.pre = block.pre if slot == "mix" else nn.Identity()
+        self.slot = getattr(block, slot)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.slot(self.pre(x))
+
+
+class _Pair(nn.Module):
+    """Two blocks that follow each other, as a model holds them."""
+
+    def __init__(self, blocks: Sequence[nn.Module]):
+        super().__init__()
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(x)
+
+
+def _kinds(blocks: Sequence[Block], tokens: Sequence[int]) -> list[int]:
+    """A number for each block; blocks of the same structure and the same tokens share it."""
+    seen: dict[str, int] = {}
+    return [seen.setdefault(f"{block!r} {count}", len(seen)) for block, count in zip(blocks, tokens, strict=True)]
+
+
+def _counts(block: Block, tokens: int, space: Space, clock: Clock) -> list[int]:
+    """Token counts at which a block is timed: several where tokens can become fewer, else those it always has."""
+    if block.layout != "NLC" or not (space.acting_on("tokens") or len(space.sizes) > 1):
+        return [tokens]
+    return sorted({max(4, round(share * tokens)) for share in clock.counts})
+
+
+def _example(block: Block, tokens: int, place: Place) -> Tensor:
+    """Random tokens as the block takes them; a map is a square one."""
+    if block.layout == "NLC":
+        return torch.randn(place.batch, tokens, block.dim, device=place.device).to(place.dtype)
+    side = round(tokens**0.5)
+    shape = (place.batch, block.dim, side, side) if block.layout == "NCHW" else (place.batch, side, side, block.dim)
+    x = torch.randn(shape, device=place.device).to(place.dtype)
+    return x.contiguous(memory_format=torch.channels_last) if block.layout == "NCHW" else x
+
+
+@torch.no_grad()
+def _tokens_in(model: nn.Module, size: tuple[int, int]) -> list[int]:
+    """Tokens (or places of a map) that come into each block, for one image of this size."""
+    twin = copy.deepcopy(model).to("meta").eval()
+    counts: list[int] = []
+
+    def seen(block: nn.Module, given: tuple[Tensor, ...]) -> None:
+        assert isinstance(block, Block)
+        counts.append(given[0].shape[1] if block.layout == "NLC" else given[0][0].numel() // block.dim)
+
+    for block in blocks_of(twin).values():
+        block.register_forward_pre_hook(seen)
+    channels = input_of(model)["input_size"][0]
+    twin(torch.empty(1, channels, *size, device="meta", dtype=next(twin.parameters()).dtype))
+    return counts
+
+
+def _prefix(model: nn.Module) -> int:
+    grid = next(iter(blocks_of(model).values())).grid
+    return grid.prefix if grid is not None else 0

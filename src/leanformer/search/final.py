@@ -1,0 +1,102 @@
+"""The end of the job: teacher and lean model timed side by side once more, and judged on images nobody has seen."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..core import apply, fuse
+from ..data.samples import sample_images
+from ..export import FORMATS, TARGETS
+from ..train.evaluation import evaluate
+from .choose import MISSED
+from .clock import Clock
+from .judge import Judge
+from .parts import Parts
+from .plan import Plan, Space
+from .target import Options, Target
+
+
+@dataclass
+class Finish:
+    """Times, judges and exports what was made.
+
+    Attributes:
+        teacher: the unchanged model.
+        space: what plans are made from.
+        parts: images; those for judging count here.
+        clock: times models.
+        options: how the job is done.
+    """
+
+    teacher: nn.Module
+    space: Space
+    parts: Parts
+    clock: Clock
+    options: Options
+
+    def __call__(self, plan: Plan, model: nn.Module, target: Target, budget: float) -> dict[str, Any]:
+        """Speed, agreement, accuracy where there are labels, and whether the target is met.
+
+        Args:
+            plan: what was changed.
+            model: the lean model, fused.
+            target: what was asked for.
+            budget: seconds a batch that this comes to.
+        """
+        own = fuse(apply(self.teacher.cpu()), verify=False)
+        timed = self.clock.models({"teacher": own, "lean": model})
+        speedup, spread = timed["lean"].speedup(timed["teacher"])
+        final: dict[str, Any] = {
+            "seconds": timed["lean"].median, "teacher_seconds": timed["teacher"].median, "speedup": speedup,
+            "spread": spread, **self._judged(plan, model),
+        }  # fmt: skip
+        return {**final, "met": met(target, final, budget)}
+
+    def _judged(self, plan: Plan, model: nn.Module) -> dict[str, Any]:
+        """Agreement with the teacher on the images kept apart, and accuracies where there are labels."""
+        device, judging = str(self.options.place.device), self.parts.judging
+        images = min(len(judging), self.options.judging)
+
+        def view(size: tuple[int, int]) -> Tensor:
+            seen_by = model if size == plan.size else self.teacher
+            return sample_images(seen_by, judging, images, split="val", seed=self.options.seed)
+
+        judge = Judge(self.teacher.to(device), self.space, view)
+        verdict = judge.verdict(model.to(device), plan.size)
+        found = {"agreement": verdict.agreement, "images": verdict.images, "drop": 100 - verdict.agreement}
+        if judging.labelled and judge.classifies:
+            theirs = evaluate(self.teacher, judging, device=device).top1
+            ours = evaluate(model, judging, device=device).top1
+            found |= {"teacher_top1": theirs, "top1": ours, "drop": theirs - ours}
+        model.cpu()
+        return found
+
+    def exported(self, model: nn.Module, file: Path) -> dict[str, Any]:
+        """Write the model in the format that was asked for beside its checkpoint; compared with it on real images.
+
+        Args:
+            model: the lean model, fused.
+            file: its checkpoint.
+        """
+        assert self.options.export is not None
+        target = TARGETS[self.options.export]
+        images = sample_images(model, self.parts.judging, 4, split="val", seed=self.options.seed)
+        done = FORMATS[target.name](model, file.with_name(file.stem + target.suffix), images=images)
+        return {"file": done.path.name, "format": done.format, "error": done.parity.error, "bytes": done.size}
+
+
+def met(target: Target, final: dict[str, Any], budget: float) -> bool:
+    """Whether a target is met as measured.
+
+    Args:
+        target: what was asked for.
+        final: what was measured.
+        budget: seconds a batch that the target comes to.
+    """
+    if target.max_drop is not None:
+        return final["drop"] <= target.max_drop + 1e-9
+    if target.speedup is not None:
+        return final["speedup"] * MISSED >= target.speedup
+    return final["seconds"] <= MISSED * budget

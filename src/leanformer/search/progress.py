@@ -1,0 +1,77 @@
+"""What a run of `lean` tells people while it works: lines, and on a terminal a bar with the time left of each step."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from ..measure.terminal import console
+
+
+class Progress:
+    """Lines and bars; without a terminal lines alone, and where it is quiet nothing.
+
+    Args:
+        said: takes each line, and there are no bars; by default lines are printed.
+        quiet: neither lines nor bars.
+
+    >>> lines = []
+    >>> progress = Progress(lines.append)
+    >>> with progress.step("judging plans", 2) as done:
+    ...     done(1)
+    >>> lines
+    ['judging plans']
+    """
+
+    def __init__(self, said: Callable[[str], None] | None = None, quiet: bool = False):
+        self.quiet = quiet
+        self._console: Console = console()
+        self._said = said
+        self._bars: Bars | None = None
+
+    def say(self, text: str) -> None:
+        """One line for people."""
+        if self.quiet:
+            return
+        if self._said is not None:
+            self._said(text)
+        else:
+            self._console.print(text, highlight=False, markup=False)
+
+    @property
+    def shows_bars(self) -> bool:
+        return not self.quiet and self._said is None and self._console.is_terminal
+
+    @contextmanager
+    def step(self, name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """A step of known length; yields a function that is told how much of it is done.
+
+        Args:
+            name: what is done, in a few words.
+            total: how many pieces of work there are; None where that shows later only.
+        """
+        self.say(name)
+        if not self.shows_bars or self._bars is not None:
+            yield lambda done: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bars = Bars(*columns, console=self._console, transient=True)
+        task = self._bars.add_task(name, total=total)
+        try:
+            with self._bars as bars:
+                yield lambda done: bars.update(task, completed=done)
+        finally:
+            self._bars = None
+
+
+def in_words(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> in_words(42), in_words(400), in_words(9000)
+    ('42 s', '7 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,93 @@
+"""One set of weights for several speeds: plans take turns while the one student trains.
+
+Only plans that differ in run-time options can share weights: the same method at the model's own size, with other
+shares of the tokens in other blocks. The student has the method in every block that any plan uses.
+
+    update 0: plan A     update 1: plan B     update 2: plan C     update 3: plan A …
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..core import METHODS, Objective, Step, apply, blocks_of, with_options
+from ..train.objectives import SoftDistillation
+from .plan import Plan, Space
+
+
+def shareable(space: Space) -> list[str]:
+    """Names of the methods whose plans can share weights.
+
+    Args:
+        space: what plans are made from.
+    """
+    return [name for name in space.acting_on("tokens") if "keep_rate" in METHODS[name].runtime]
+
+
+class Shared:
+    """The student that serves several plans, and the models that come out of it.
+
+    Args:
+        teacher: the unchanged model.
+        plans: plans of one method at the teacher's own size; one may change nothing.
+    """
+
+    def __init__(self, teacher: nn.Module, plans: Sequence[Plan]):
+        names = sorted({name for plan in plans for name, _ in plan.shares})
+        if len(names) > 1 or len({plan.size for plan in plans}) > 1:
+            raise ValueError(f"plans of several methods or sizes cannot share weights: {', '.join(map(str, plans))}")
+        self.name = names[0] if names else None
+        self.plans = tuple(plans)
+        self.blocks = sorted({block for plan in plans for block in plan.of_method(names[0])}) if names else []
+        self.student = apply(teacher)
+        if self.name is not None:
+            strongest = {
+                block: max(plan.of_method(self.name).get(block, 0.0) for plan in plans) for block in self.blocks
+            }
+            self.student = apply(teacher, METHODS[self.name].with_shares(strongest))
+
+    def rates(self, plan: Plan) -> tuple[float, ...]:
+        """Share of the tokens that stays in each of the blocks.
+
+        Args:
+            plan: one of the plans.
+        """
+        return tuple(1 - plan.of_method(self.name or "").get(block, 0.0) for block in self.blocks)
+
+    def model(self, student: nn.Module, plan: Plan) -> nn.Module:
+        """The trained student with one plan's shares; its weights are the student's.
+
+        Args:
+            student: the trained student.
+            plan: one of the plans.
+        """
+        return with_options(student, keep_rate=self.rates(plan)) if self.name is not None else student
+
+    def objective(self) -> Objective:
+        """Soft answers of the teacher, the plans in turn."""
+        return _InTurn(self.student, self.blocks, [self.rates(plan) for plan in self.plans])
+
+
+class _InTurn(Objective):
+    """Soft distillation that sets the next plan's shares before each update."""
+
+    def __init__(self, student: nn.Module, blocks: Sequence[int], rates: Sequence[tuple[float, ...]]):
+        super().__init__()
+        self.soft = SoftDistillation()
+        every = list(blocks_of(student).values())
+        self.mixers: list[Any] = [every[block].mix for block in blocks]  # in a list: the student's, not this module's
+        self.rates = list(rates)
+
+    def needs_labels(self) -> bool:
+        return False
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        return self.soft.teacher_taps()
+
+    def advance(self, update: int, total: int, updates_per_epoch: int, groups: list[dict[str, Any]]) -> None:
+        for mixer, rate in zip(self.mixers, self.rates[update % len(self.rates)], strict=True):
+            mixer.keep_rate = rate
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        return self.soft(step)

@@ -1,0 +1,182 @@
+"""Segmentation: a class for every pixel.
+
+    images (B, C, H, W), normalised → logits (B, K, H, W)        label maps (B, H, W), IGNORED where nothing is learnt
+
+In training a random part of each picture is resized to one size; in evaluation pictures are shown as they are, or at a
+size that is asked for, and answers are compared at the picture's own size.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core import Objective, Step
+from ..data.dense import IGNORED, Scenes, Target
+from ..data.dense_augment import SceneAugment, SceneEvaluation
+from ..data.dense_loader import Shown, evaluation_scenes, training_scenes
+from ..data.dense_open import Wanted
+from ..data.loader import Batch, Plan
+from ..fields import Count, check_fields
+from ..train.objectives import logits_of, objective
+from ..train.recipe import Recipe
+from .dense import DenseTask, default_batch
+from .drawing import Drawing, draw_map, side_by_side
+from .segmentation_metrics import Found, SegmentationResult, confusion, judge_maps, picture_quality
+
+
+@objective("segmentation")
+class SegmentationLoss(Objective):
+    """Cross-entropy of every pixel that has a class.
+
+    >>> SegmentationLoss(weight=0.5).weight
+    0.5
+    """
+
+    def __init__(self, weight: float = 1.0):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        logits = logits_of(step.student.output).float()  # (B, K, H, W)
+        total = F.cross_entropy(logits, step.targets, ignore_index=IGNORED, reduction="sum")
+        return {"cross_entropy": self.weight * total / (step.targets != IGNORED).sum().clamp_min(1)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Segmentation(DenseTask):
+    """The task of a segmenter.
+
+    >>> Segmentation(size=(352, 480)).size
+    (352, 480)
+    """
+
+    name: ClassVar[str] = "segmentation"
+    terms: ClassVar[str] = "segmentation"
+    taught: ClassVar[str] = "pixels"
+    size: tuple[Count, Count] | None = None
+    """Height and width of images in training; None: the model's own."""
+    evaluation_size: tuple[Count, Count] | None = None
+    """Height and width of images in evaluation; None: each picture's own."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def wanted(self, model: nn.Module) -> Wanted:
+        return "label_map"
+
+    def view(self, model: nn.Module) -> dict[str, Any]:
+        config = super().view(model)
+        return config if self.size is None else {**config, "input_size": (config["input_size"][0], *self.size)}
+
+    def batches(
+        self,
+        data: Scenes,
+        plan: Plan,
+        recipe: Recipe,
+        config: dict[str, Any],
+        device: torch.device,
+        span: tuple[int, int],
+        workers: int | None,
+        quick: bool = False,
+        sizes: Sequence[tuple[int, int]] = (),
+        crops: Sequence[Any] = (),
+    ) -> Iterator[Batch]:
+        view = SceneAugment(recipe, tuple(config["input_size"][1:]), *_normalisation(config))
+        for batch in training_scenes(data, plan, view, device, *span, workers):
+            maps = torch.stack([target.label_map for target in batch.labels]).long()  # (B, H, W)
+            yield dataclasses.replace(batch, images=torch.stack(batch.images), labels=maps)
+
+    @torch.no_grad()
+    def measure(
+        self,
+        model: nn.Module,
+        data: Scenes,
+        config: dict[str, Any],
+        device: torch.device,
+        batch_size: int | None,
+        precision: str = "no",
+        workers: int | None = None,
+        accelerator: Accelerator | None = None,
+    ) -> SegmentationResult:
+        start, was_training = time.perf_counter(), model.training
+        model.eval()
+        share = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
+        types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        view, size = SceneEvaluation(self.evaluation_size, *_normalisation(config)), batch_size or default_batch(device)
+        found: list[Found] = []
+        total: Any = torch.zeros(data.num_classes, data.num_classes, dtype=torch.long, device=device)
+        with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
+            for shown in evaluation_scenes(data, view, device, size, workers, *share):
+                for each, answer in zip(shown, _answers(model, shown)):
+                    if each.again:
+                        continue
+                    counts = _confusion(each, answer, data.num_classes)
+                    total += counts
+                    found.append(Found(each.index, picture_quality(counts), each.problem))
+        model.train(was_training)
+        if accelerator is not None and share[1] > 1:
+            total = accelerator.reduce(total)
+            found = gather_object(found)
+        for each in found:
+            if each.problem:
+                data.damage.add(each.problem)
+        return judge_maps(total.cpu(), found, data.classes, time.perf_counter() - start)
+
+    @torch.no_grad()
+    def draw(self, model: nn.Module, data: Scenes, index: int) -> Drawing:
+        picture, target = data.picture(index)
+        truth: Any = target.label_map
+        answer = segment(model, [picture], self)[0]
+        drawn = [draw_map(picture, each, data.classes) for each in (truth, answer)]
+        right = ((truth == answer) & (truth != IGNORED)).sum() / (truth != IGNORED).sum().clamp_min(1)
+        return side_by_side(drawn, f"{data.filename(index)}: the truth, and the answer, {right:.1%} of it right")
+
+
+def segment(model: nn.Module, pictures: Sequence[Any], task: Segmentation | None = None) -> list[Tensor]:
+    """The classes of the pixels of pictures, each (H, W).
+
+    Args:
+        model: A segmenter.
+        pictures: Pictures of Pillow.
+        task: Tells at which size the model is shown them.
+    """
+    task, device, was_training = task or Segmentation(), next(model.parameters()).device, model.training
+    view = SceneEvaluation(task.evaluation_size, *_normalisation(task.view(model)))
+    shown = []
+    for index, picture in enumerate(pictures):
+        image, target = view(picture.convert("RGB"), Target())
+        shown.append(Shown(image.to(device), target, index, (picture.height, picture.width)))
+    model.eval()
+    with torch.no_grad():
+        answers = [answer.to(torch.uint8).cpu() for answer in _answers(model, shown)]
+    model.train(was_training)
+    return answers
+
+
+def _confusion(shown: Shown, answer: Tensor, classes: int) -> Tensor:
+    """The confusions of a picture (K, K), none where it could not be read."""
+    if shown.target.label_map is None:
+        return answer.new_zeros(classes, classes)
+    return confusion(shown.target.label_map.to(answer.device), answer, classes)
+
+
+def _normalisation(config: dict[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return tuple(config["mean"]), tuple(config["std"])
+
+
+def _answers(model: nn.Module, shown: Sequence[Shown]) -> Iterator[Tensor]:
+    """The classes of the pixels of each picture (H, W), at its own size; images of one size are shown together."""
+    same = len({each.image.shape for each in shown}) == 1
+    batches = [torch.stack([each.image for each in shown])] if same else [each.image[None] for each in shown]
+    logits = (each for batch in batches for each in logits_of(model(batch)).float())  # (K, h, w) each
+    for each, answer in zip(shown, logits):
+        if tuple(answer.shape[1:]) != each.size:
+            answer = F.interpolate(answer[None], each.size, mode="bilinear", align_corners=False)[0]
+        yield answer.argmax(0)  # (H, W)

@@ -1,0 +1,53 @@
+"""The study of EViT: rows of its tables at any scale, each with the paper's schedule in proportion."""
+
+import pytest
+
+import leanformer as lf
+from lab.studies.evit import evit
+from leanformer.core import input_of
+from leanformer.measure import count
+
+TINY = {"img_size": 112, "patch_size": 16, "embed_dim": 24, "num_heads": 3, "depth": 12}
+STUDY = evit(
+    backbone="deit_tiny_patch16_224", lvvit="lvvit_t", **TINY, **{"lvvit_t.embed_dim": 16, "lvvit_t.num_heads": 2}
+)
+ROWS = {student.name: student for student in STUDY.students}
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    return STUDY.teacher(3)
+
+
+def test_the_keep_rate_falls_over_a_third_of_the_run(teacher):
+    student = ROWS["table2/0.5, labels"].make(teacher, 60)
+    (method,) = lf.card_of(student).methods
+    assert [method.advance(student, epoch)["keep_rate"] for epoch in (0, 2, 22)] == [1.0, 1.0, 0.5]
+
+
+def test_larger_images_at_a_lower_rate_cost_what_the_whole_model_costs(teacher):
+    student = ROWS["table6a/0.5 at 304, labels"].make(teacher, 3)
+    assert input_of(student)["input_size"] == (3, 144, 144)
+    assert count(student).macs == pytest.approx(count(teacher).macs, rel=0.2)
+
+
+def test_the_oracle_is_the_trained_model_and_the_others_start_anew(teacher):
+    oracle, scratch = (ROWS[f"table7/{name}, labels"].make(teacher, 3) for name in ("oracle", "scratch"))
+    weights = [model.blocks[0].mix.fn.qkv.weight for model in (oracle, scratch, teacher)]
+    assert weights[0].equal(weights[2])
+    assert not weights[1].equal(weights[2])
+
+
+def test_lvvit_learns_token_labels_from_the_trained_deit(teacher):
+    student = ROWS["table3b/0.5 at 224, token labels"]
+    assert student.teachers == ("annotator",)
+    assert student.objective.startswith("token_labels")
+    assert lf.card_of(student.make(teacher, 3)).backbone == "lvvit_t"
+    with pytest.raises(ValueError, match="no model 'vig'"):
+        evit(**{"vig.depth": 3})
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_makes_a_student(name, teacher):
+    assert ROWS[name].make(teacher, 3).num_classes == 3

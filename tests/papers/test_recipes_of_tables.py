@@ -1,0 +1,44 @@
+"""Recipes for rows of the papers' tables: larger images at one cost, an oracle, a model trained on at another size."""
+
+import pytest
+import torch
+
+import leanformer as lf
+from leanformer.papers.evit.tables import LARGER, LV_LARGER
+from leanformer.papers.recipes import PUBLISHED
+
+
+def test_every_row_of_evits_tables_5_to_7_is_a_recipe_with_the_printed_accuracy():
+    for setting in LARGER[1:]:
+        found = PUBLISHED[f"evit_deit_small_{setting.keep}_{setting.size}"]
+        assert (found.arguments, found.top1) == ({"img_size": setting.size}, setting.top1)
+    for setting in LV_LARGER[2:]:
+        found = PUBLISHED[f"evit_lvvit_small_{setting.keep}_{setting.size}"]
+        assert found.top1 == setting.top1
+        assert found.recipe.objective.startswith("token_labels")
+    oracle = {name: found for name, found in PUBLISHED.items() if "oracle" in name}
+    assert {name: found.top1 for name, found in oracle.items()} == {
+        "evit_deit_small_0.7_oracle": "80.8", "evit_deit_small_0.7_oracle_450": "81.0",
+        "evit_deit_small_0.7_oracle_600": "81.3", "evit_deit_base_0.7_oracle": "82.1",
+    }  # fmt: skip
+    assert all(found.recipe.epochs == int(name.rpartition("_")[2]) for name, found in oracle.items() if name[-1] == "0")
+
+
+def test_a_model_trained_with_evit_is_fine_tuned_at_448_pixels_with_its_tokens_gone_from_the_first_step():
+    published = PUBLISHED["evit_lvvit_small_0.7_448"]
+    small = {"img_size": 64, "patch_size": 16, "embed_dim": 16, "num_heads": 2, "depth": 4, "num_classes": 3}
+    trained = PUBLISHED["evit_lvvit_small_0.7_272"].build(**small)
+    student = published.student(published.sized(trained))
+    assert lf.core.input_of(student)["input_size"] == (3, 448, 448)
+    (method,) = lf.card_of(student).methods
+    assert method.advance(student, 0.0) == {"keep_rate": 0.7}
+    assert lf.card_of(trained).methods[0].advance(trained, 0.0) == {"keep_rate": 1.0}
+    same = torch.equal(student.blocks[1].mix.fn.qkv.weight, trained.blocks[1].mix.fn.qkv.weight)
+    assert same
+    assert published.recipe.epochs == 100
+
+
+@pytest.mark.parametrize("layers", [(5, 7, 10), (3, 7, 10), (4, 8, 10), (4, 6, 10)])
+def test_the_places_of_table_4_are_counted_from_1(layers):
+    (method,) = PUBLISHED[f"evit_deit_small_at_{'_'.join(map(str, layers))}"].methods
+    assert tuple(block + 1 for block in method.at) == layers

@@ -1,0 +1,297 @@
+"""The whole job on a tiny ViT, by multiplications instead of time, so that every run is the same."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+import leanformer as lf
+from leanformer.search import job
+from leanformer.search.choose import Chooser, told
+from leanformer.search.cost_table import measure_costs
+from leanformer.search.distil import Distiller, Interrupted
+from leanformer.search.explore import Candidate, Explorer
+from leanformer.search.final import Finish
+from leanformer.search.judge import Verdict
+from leanformer.search.plan import Plan
+from leanformer.search.progress import Progress
+from leanformer.search.target import Target
+
+TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 3}
+QUICK = {
+    "device": "cpu", "batch": 2, "runtime": "macs", "methods": ("tome",), "sizes": False, "choosing": 16,
+    "evaluations": 2, "quiet": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    torch.manual_seed(0)
+    return lf.create("vit", **TINY).eval()
+
+
+@pytest.fixture(scope="module")
+def data():
+    pixels = torch.rand(80, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    return (pixels * 255).to(torch.uint8), torch.arange(80) % 3
+
+
+@pytest.fixture(autouse=True)
+def one_table_for_all(monkeypatch, request):
+    """The costs of the one teacher are counted once, and one test alone draws the page."""
+    if "exhaustive" not in request.keywords:
+        monkeypatch.setattr(job, "measure_costs", lambda teacher, space, clock, done: table_of(teacher, space, clock))
+        monkeypatch.setattr(job.Job, "_write_page", lambda *_: None)
+
+
+TABLES: dict = {}
+
+
+def table_of(teacher, space, clock):
+    key = tuple(space.choices)
+    if key not in TABLES:
+        TABLES[key] = measure_costs(teacher, space, clock)
+    return TABLES[key]
+
+
+@pytest.fixture(scope="module")
+def done(teacher, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lean")
+    return lf.lean(teacher, data, speedup=1.3, train=False, output=folder, **QUICK)
+
+
+def test_the_target_is_met_as_measured_and_the_file_is_the_model(done):
+    assert done.met
+    assert 1.3 / 1.02 <= done.speedup < 1.6
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(lf.load(done.files[0])(images), done.model(images))
+    record = json.loads((done.folder / "plan.json").read_text())
+    assert Plan.from_json(record["chosen"]["plan"]) == done.plan
+    assert (done.folder / "report.html").is_file()
+
+
+def test_a_finished_run_is_read_again_and_not_made_again(done, teacher, data, monkeypatch):
+    monkeypatch.setattr(Explorer, "best", lambda *_, **__: pytest.fail("searched again"))
+    monkeypatch.setattr(Finish, "__call__", lambda *_, **__: pytest.fail("timed again"))
+    again = lf.lean(teacher, data, speedup=1.3, train=False, output=done.folder, **QUICK)
+    assert (again.plan, again.speedup, again.met) == (done.plan, done.speedup, done.met)
+
+
+def test_a_folder_of_another_run_or_of_other_images_is_refused(done, teacher, data):
+    with pytest.raises(ValueError, match="images have changed"):
+        lf.lean(teacher, (data[0] ^ 1, data[1]), speedup=1.3, train=False, output=done.folder, **QUICK)
+    with pytest.raises(ValueError, match="other target"):
+        lf.lean(teacher, data, speedup=1.4, train=False, output=done.folder, **QUICK)
+
+
+def test_an_interrupted_search_says_how_to_go_on_and_forgets_no_verdict(teacher, data, tmp_path, monkeypatch):
+    lines: list[str] = []
+    asked = {**QUICK, "quiet": False, "said": lines.append}
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Chooser, "_timed", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lf.lean(teacher, data, speedup=1.3, train=False, output=tmp_path, **asked)
+    assert f"goes on from what lies in {tmp_path}" in lines[-1]
+    monkeypatch.undo()
+    monkeypatch.setattr("leanformer.search.judge.Judge.model", lambda *_: pytest.fail("judged again"))
+    assert lf.lean(teacher, data, speedup=1.3, train=False, output=tmp_path, **QUICK).met
+
+
+def test_an_interrupted_training_goes_on_where_it_was(teacher, data, tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise Interrupted
+
+    monkeypatch.setattr(Distiller, "distilled", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lf.lean(teacher, data, speedup=1.3, epochs=1, output=tmp_path, **QUICK)
+    monkeypatch.undo()
+    monkeypatch.setattr(Explorer, "best", lambda *_, **__: pytest.fail("searched again"))
+    result = lf.lean(teacher, data, speedup=1.3, epochs=1, output=tmp_path, **QUICK)
+    assert result.record["start"] is not None  # it was trained
+
+
+TARGETS = Target(curve=(1.6, 1.3)).points()
+
+
+def test_a_curve_has_a_model_for_each_speed(teacher, data, tmp_path):
+    result = lf.lean(teacher, data, curve=(1.6, 1.3), train=False, output=tmp_path, **QUICK)
+    assert [round(each.speedup, 1) for each in result.curve] == [1.3, 1.6]
+    assert result.plan == result.curve[1].plan != result.curve[0].plan
+    assert [each.files[0].name for each in result.curve] == ["lean_1.3x.safetensors", "lean_1.6x.safetensors"]
+    assert [entry["final"]["met"] for entry in result.record["curve"]] == [True, True]
+    assert [row["target"] for row in job.curve_rows(list(zip(TARGETS, result.record["curve"])))] == [
+        "1.3 times",
+        "1.6 times",
+    ]
+
+
+def test_models_of_a_shared_curve_have_the_same_trained_weights(teacher, data):
+    result = lf.lean(teacher, data, curve=(1.3, 1.6), shared=True, epochs=1, **QUICK)
+    gentle, strong = (each.model for each in result.curve)
+    assert result.curve[0].plan != result.curve[1].plan
+    for name, tensor in gentle.state_dict().items():
+        torch.testing.assert_close(strong.state_dict()[name], tensor)
+    assert not torch.equal(gentle.head.weight, teacher.head.weight)
+
+
+def test_a_target_out_of_reach_names_the_fastest_plan_and_what_it_loses(teacher, data):
+    lines = []
+    result = lf.lean(teacher, data, speedup=50, train=False, **{**QUICK, "quiet": False, "said": lines.append})
+    assert not result.met
+    (line,) = [line for line in lines if "nothing takes" in line]
+    assert "times as fast" in line
+    assert "% of the images" in line
+
+
+def test_a_drop_that_nothing_meets_gives_the_model_itself(teacher, data, monkeypatch):
+    bad = Verdict(loss=1.0, agreement=0.0, images=16)
+    monkeypatch.setattr("leanformer.search.judge.Judge.verdict", lambda *_: bad)
+    result = lf.lean(teacher, data[0], max_drop=0.1, train=False, **QUICK)
+    assert result.plan == Plan((32, 32))
+
+
+def test_the_plan_that_is_best_after_a_trial_is_taken(teacher):
+    class Explored:
+        class judge:
+            device = torch.device("cpu")
+
+            @staticmethod
+            def verdict(model, size):
+                return Verdict(loss=model, agreement=50.0, images=4)
+
+        @staticmethod
+        def family(plan):
+            return tuple(name for name, _ in plan.shares)
+
+    class Trains:
+        @staticmethod
+        def trial_updates(plans, student, entries):
+            return 10
+
+        @staticmethod
+        def tried(plan, updates):
+            class After(float):
+                def to(self, device):
+                    return float(self)
+
+            return After(0.1 if plan.of_method("tome") else 0.5)
+
+    plans = [Plan.of((32, 32), {"evit": {1: 0.3}}), Plan.of((32, 32), {"tome": {1: 0.3}})]
+    met = [told(Candidate(plan, 1.0, Verdict(loss, 80.0, 4))) for plan, loss in zip(plans, (0.2, 0.3))]
+    entries: dict = {}
+    chooser = Chooser(
+        teacher, 1.0, Explored, None, Trains, None, Progress(quiet=True), lambda: None, trials=True
+    )  # type: ignore[arg-type]  # fmt: skip
+    assert chooser._tried(met, entries)["plan"] == plans[1].to_json()
+    assert [trial["loss"] for trial in entries["trials"]] == [0.5, 0.1]
+    chooser.trials = False
+    assert chooser._tried(met, {})["plan"] == plans[0].to_json()
+
+
+@pytest.mark.exhaustive
+def test_the_export_that_was_asked_for_lies_beside_the_checkpoint(done, teacher, data, tmp_path):
+    pytest.importorskip("onnxruntime")
+    result = lf.lean(teacher, data, speedup=1.3, train=False, output=tmp_path, export="onnx", **QUICK)
+    assert [file.name for file in result.files] == ["lean.safetensors", "lean.onnx"]
+    assert result.record["export"]["error"] < 1e-3
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(lf.export.open_file(result.files[1])(images), result.model(images), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+def test_costs_are_timed_in_the_runtime_that_was_asked_for(teacher, data, runtime):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(runtime, runtime))
+    result = lf.lean(teacher, data, speedup=1.1, train=False, **{**QUICK, "runtime": runtime})
+    assert result.record["about"]["place"][-1] == runtime
+    assert result.record["final"]["seconds"] > 0
+
+
+def damaged(model):
+    model = lf.apply(model)
+    model.head.weight.data[0, 0] = float("nan")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": torch.zeros(0, 3, 32, 32, dtype=torch.uint8)}, "holds no images"),
+        ({"data": torch.zeros(63, 3, 32, 32, dtype=torch.uint8)}, "holds 63 images; a plan needs 64"),
+        ({"data": (torch.zeros(80, 3, 32, 32, dtype=torch.uint8), torch.ones(80))}, "all images .* of one class"),
+        ({"data": (torch.zeros(80, 3, 32, 32, dtype=torch.uint8), torch.arange(80) % 7)}, "classes"),
+        ({"model": lf.fuse}, "fused already"),
+        ({"model": lambda model: lf.apply(model, lf.EViT())}, "evit is on this model already"),
+        ({"model": damaged}, "not finite"),
+        ({"model": lambda model: torch.nn.Linear(2, 2)}, "lf.adopt first"),
+        ({"speedup": 0.9}, "1 or more"),
+        ({"speedup": float("inf")}, "1 or more"),
+        ({"max_drop": 1.0}, "give one target"),
+        ({"curve": (2.0, 3.0)}, "give one target"),
+        ({"shared": True}, "with a curve"),
+        ({"shared": True, "curve": (1.5, 2.0), "speedup": None, "methods": ("repa",)}, "no weights can be shared"),
+        ({"epochs": 1, "minutes": 1.0}, "give one of them"),
+        ({"minutes": 0}, "above 0, or train=False"),
+        ({"minutes": float("nan")}, "above 0, or train=False"),
+        ({"epochs": 0}, "above 0, or train=False"),
+        ({"epochs": 1, "train": False}, "give one of them"),
+        ({"choosing": 0}, "1 or more"),
+        ({"evaluations": 0}, "1 or more"),
+        ({"batch": 0}, "1 or more"),
+        ({"dtype": "int8"}, "unknown dtype"),
+        ({"device": "cuda:77"}, "there is no device"),
+        ({"device": "zz"}, "there is no device"),
+        ({"runtime": "zz"}, "unknown runtime 'zz'; known: torch, eager, macs, onnxruntime, openvino"),
+        ({"runtime": "openvino", "dtype": "bfloat16"}, "float32"),
+        ({"export": "zz", "output": "there"}, "unknown format 'zz'"),
+        ({"export": "torch"}, "give an output folder"),
+        ({"methods": ("zz",)}, "unknown method"),
+    ],
+    ids=lambda given: "+".join(given) if isinstance(given, dict) else given,
+)
+def test_what_cannot_be_done_is_refused_in_one_line_before_any_work(
+    teacher, data, tmp_path, monkeypatch, change, message
+):
+    monkeypatch.setattr("leanformer.search.job.Job.run", lambda job: pytest.fail("work began"))
+    given = {"speedup": 2.0, **QUICK, "output": tmp_path / "out", **change}
+    if change == {"export": "torch"}:
+        given["output"] = None
+    model, images = given.pop("model", lambda model: model)(teacher), given.pop("data", data)
+    with pytest.raises(ValueError, match=message) as refused:
+        lf.lean(model, images, **given)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("option", "name"), [("runtime", "onnxruntime"), ("export", "onnx")])
+def test_a_runtime_that_is_not_installed_is_one_line(teacher, data, tmp_path, monkeypatch, option, name):
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
+    with pytest.raises(ValueError, match=r"needs onnx.*pip install 'leanformer\[onnx\]'"):
+        lf.lean(teacher, data, speedup=2.0, output=tmp_path / "out", **{**QUICK, option: name})
+
+
+def test_a_folder_of_one_class_is_refused(teacher, tmp_path):
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    for index in range(70):
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "cat" / f"{index}.png")
+    with pytest.raises(ValueError, match="of one class"):
+        lf.lean(teacher, tmp_path / "photos", speedup=2.0, **QUICK)
+
+
+def test_the_command_line_refuses_before_it_opens_a_model(capsys, tmp_path):
+    from leanformer.cli import main
+
+    for given, message in (
+        (["--speedup", "2", "--minutes", "0"], "--minutes must be a finite number above 0"),
+        (["--speedup", "0.5"], "1 or more"),
+        (["--curve", "1.5", "nan"], "1 or more"),
+        ([], "give one target"),
+    ):
+        assert main(["lean", "no_such_model", "--data", "nowhere", "--output", str(tmp_path / "out"), *given]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1

@@ -1,0 +1,138 @@
+"""Detectors around lean backbones: torchvision's convention, cards, fusing proven on boxes, published counts."""
+
+import pytest
+import torch
+
+import leanformer as lf
+from leanformer.core.plan import _prove
+from leanformer.measure import count
+from leanformer.methods.repa.idle_ffn import IdleFFN
+
+KINDS = ("retinanet", "faster_rcnn", "mask_rcnn")
+SMALL = {"channels": 16, "min_size": 64, "max_size": 96, "detections": 10}
+
+
+def backbone() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return lf.create("metaformer", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32), num_classes=5)
+
+
+def pictures() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.rand(3, *size, generator=generator) for size in ((50, 70), (61, 33))]
+
+
+def targets() -> list[dict[str, torch.Tensor]]:
+    boxes = torch.tensor([[4.0, 5.0, 30.0, 28.0]])
+    some = {"boxes": boxes, "labels": torch.tensor([2]), "masks": torch.ones(1, 50, 70, dtype=torch.uint8)}
+    none = {"boxes": boxes[:0], "labels": torch.zeros(0, dtype=torch.long), "masks": torch.zeros(0, 61, 33).byte()}
+    return [some, none]
+
+
+@pytest.fixture(scope="module")
+def lean() -> dict[str, torch.nn.Module]:
+    body = lf.apply(backbone(), lf.RePa(idle_ratio=0.5))
+    torch.manual_seed(2)
+    return {kind: lf.tasks.detector(kind, body, ["cat", "dog"], **SMALL) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_detector_gives_losses_in_training_and_boxes_with_labels_from_1_in_evaluation(lean, kind):
+    losses = lean[kind].train()(pictures(), targets())
+    assert all(loss.isfinite() for loss in losses.values())
+    idle = [name for name, p in lean[kind].named_parameters() if p.requires_grad and p.grad is None]
+    sum(losses.values()).backward()
+    idle = [name for name in idle if lean[kind].get_parameter(name).grad is None]
+    assert not idle
+    lean[kind].zero_grad()
+    detector = lean[kind].eval()
+    with torch.no_grad():
+        answers = detector.lenient((64, 96))(pictures())
+    for picture, answer in zip(pictures(), answers, strict=True):
+        assert 0 < len(answer["boxes"]) <= SMALL["detections"]
+        assert set(answer["labels"].tolist()) <= {1, 2}
+        assert (answer["boxes"] <= torch.tensor([picture.shape[2], picture.shape[1]] * 2) + 1e-3).all()
+        assert ("masks" in answer) == (kind == "mask_rcnn")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fused_detector_is_smaller_gives_the_same_boxes_and_loads_from_its_file_alone(lean, kind, tmp_path):
+    detector = lf.recalibrate(lean[kind].eval(), [pictures()])
+    fused = lf.fuse(detector)  # proven in float64, or it raises
+    shown = fused.double().evidence()
+    named = {name.split()[0] for name in shown}
+    assert {"boxes", "labels", "scores"} <= named
+    assert all(len(x) for name, x in shown.items() if name.split()[0] in ("boxes", "scores", "masks"))
+    assert count(fused).parameters < count(detector).parameters
+    again = lf.load(lf.save(fused.float(), tmp_path / "fused.safetensors"))
+    assert lf.card_of(again).classes == ("cat", "dog")
+    for one, other in zip(fused.lenient((64, 96))(pictures()), again.lenient((64, 96))(pictures()), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_fusing_that_moves_a_box_is_found_out(lean):
+    exact = lf.recalibrate(lean["faster_rcnn"].eval(), [pictures()]).double()
+    folded = lf.core.fold(exact)
+    _prove(exact, folded)
+    folded.roi_heads.box_predictor.bbox_pred.bias.data += 1e-6
+    with pytest.raises(RuntimeError, match="fusing changed the outputs"):
+        _prove(exact, folded)
+
+
+def test_repa_adopts_the_backbone_inside_a_trained_detector_and_is_calibrated_on_pictures():
+    vit = lf.create("vit", img_size=64, patch_size=16, embed_dim=16, depth=2, num_heads=2)
+    for block in lf.blocks_of(vit).values():
+        block.ffn.fn.fc1.weight.data *= 10  # so that what the MLPs compute matters
+        block.ffn.fn.fc2.weight.data *= 10
+    detector = lf.tasks.detector("retinanet", vit, 2, **SMALL).eval()
+    changed = lf.apply(detector, lf.RePa(idle_ratio=0.5))
+    images = torch.stack([torch.rand(3, 64, 96, generator=torch.Generator().manual_seed(i)) for i in range(8)])
+    fitted = lf.calibrate(changed, detector, images)
+    with torch.no_grad():
+        seen = detector.transform(images)[0].tensors
+        wanted = detector.backbone(seen)["0"]
+        before, after = ((model.backbone(seen)["0"] - wanted).square().mean() for model in (changed.eval(), fitted))
+    assert after < 0.2 * before
+    assert any(isinstance(module, IdleFFN) for module in fitted.backbone.features.body.modules())
+
+
+def test_the_normalisation_is_the_backbones_and_unknown_options_are_refused():
+    body = lf.core.set_input(backbone(), {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)})
+    assert lf.tasks.detector("retinanet", body, 2, **SMALL).transform.image_mean == [0.5, 0.4, 0.3]
+    for wrong, words in (
+        ({"colour": 1}, "a detector has no option 'colour'; its options: levels"),
+        ({"channels": 0}, "channels must be a whole number from 1"),
+        ({"min_size": 900, "max_size": 800}, "max_size 800 is below min_size 900"),
+        ({"levels": (7,)}, "levels are from 0 to 3"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            lf.tasks.detector("retinanet", body, 2, **wrong)
+    with pytest.raises(ValueError, match="unknown detector 'yolo'; known: retinanet, faster_rcnn, mask_rcnn"):
+        lf.tasks.detector("yolo", body, 2)
+    vit = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2)
+    with pytest.raises(ValueError, match="drops, merges or mixes tokens"):
+        lf.tasks.detector("retinanet", lf.apply(vit, lf.EViT()), 2)
+
+
+def test_a_card_that_asks_for_weights_from_elsewhere_is_refused():
+    with pytest.raises(ValueError, match="asks for weights from elsewhere"):
+        lf.create("retinanet", backbone="vit", num_classes=2, backbone_arguments={"checkpoint_path": "x.pth"})
+
+
+PUBLISHED = [
+    ("retinanet", "swin_tiny_patch4_window7_224", 38.5, 247.8),
+    ("mask_rcnn", "swin_tiny_patch4_window7_224", 47.8, 267.0),
+    ("retinanet", "poolformer_s12", 21.7, None),
+    ("mask_rcnn", "poolformer_s12", 31.6, None),
+]
+"""Parameters in M, and MACs in G at 800 x 1280, as papers on these backbones print them for 80 classes."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("kind", "name", "params", "macs"), PUBLISHED)
+def test_parameters_and_macs_are_those_that_papers_print_for_coco(kind, name, params, macs):
+    with torch.device("meta"):
+        found = count(lf.tasks.detector(kind, lf.create(name), 80), (3, 800, 1280))
+    assert found.parameters / 1e6 == pytest.approx(params, abs=0.06)
+    if macs is not None:
+        assert found.macs / 1e9 == pytest.approx(macs, rel=0.01)
