@@ -14,6 +14,7 @@ from .families import run_families
 from .figures import figure
 from .imagenet import imagenet
 from .kernel_suite import run_kernels
+from .papers import papers
 from .plans import plans
 from .process_group import exit_on_terminate
 from .profile_suite import profile
@@ -118,6 +119,7 @@ VERBS = {
     "figure": figure,
     "results": results,
     "trade-off": trade_off,
+    "papers": papers,
 }
 
 

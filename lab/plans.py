@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import fold
-from leanformer.data import sample_images
+from leanformer.data import Arrays, sample_images
 from leanformer.measure import console, count, record, write_result
 from leanformer.search.clock import Clock, Place, clock_for
 from leanformer.search.cost import Costs, calibrate_scale
@@ -58,7 +58,7 @@ class Study:
 
 def plans(
     checkpoint: Path,
-    data: str,
+    data: str | None = None,
     step: Literal["costs", "search", "judge", "check", "all"] = "all",
     judge: str | None = None,
     photos: int = 800,
@@ -84,7 +84,7 @@ def plans(
 
     Args:
         checkpoint: Weights of vit_tiny_patch16_224.
-        data: Photographs without labels, for choosing.
+        data: Photographs without labels, for choosing; by default the half of --judge that no model is judged by.
         step: costs (nothing else may run then), search, judge, check (nothing else may run then either), or all.
         judge: Labelled photographs, for the step judge.
         photos: How many of them.
@@ -114,7 +114,7 @@ def plans(
     kept = json.loads((folder / "costs.json").read_text())
     costs, seconds = Costs.from_json(kept["costs"]), kept["teacher"]
     if step in ("search", "all"):
-        search(study, costs, seconds, targets, data, images, few, evaluations, seed)
+        search(study, costs, seconds, targets, _pool(data, judge, 4 * images), images, few, evaluations, seed)
     if step == "judge" or (step == "all" and judge is not None):
         if judge is None:
             raise ValueError("the step judge needs labelled photographs; give --judge")
@@ -129,6 +129,15 @@ def _place(device: str | None, batch: int, dtype: str | None) -> Place:
     return Place(where, batch, getattr(torch, kind))
 
 
+def _pool(data: str | None, judge: str | None, most: int) -> Arrays:
+    """Photographs for choosing: what plans lose depends on them, so best of the kind that plans are judged by."""
+    if data is not None:
+        return unlabelled(data, most)
+    if judge is None:
+        raise ValueError("give photographs to choose by: --data, or --judge, of which one half is for choosing")
+    return Arrays.unlabelled(photographs(judge)["choose"].images[:most])
+
+
 def measured_costs(study: Study) -> tuple[Costs, float]:
     """The table of costs on this device, and what the teacher's own optimised form takes a batch."""
     ends = (study.space.sizes[0], study.space.sizes[-1])
@@ -139,11 +148,10 @@ def measured_costs(study: Study) -> tuple[Costs, float]:
 
 
 def search(
-    study: Study, costs: Costs, seconds: float, targets: tuple[float, ...], data: str, images: int, few: int,
+    study: Study, costs: Costs, seconds: float, targets: tuple[float, ...], pool: Arrays, images: int, few: int,
     evaluations: int, seed: int,
 ) -> None:  # fmt: skip
     """The best plan for each target, and those made by hand at the same predicted time, each in a file."""
-    pool = unlabelled(data, 4 * images)
     teacher = study.teacher.to(study.clock.place.device)
 
     def view(size: tuple[int, int]) -> Tensor:
@@ -159,7 +167,7 @@ def search(
         hand = {name: _told(plan, explorer) for name, plan in by_hand(explorer, budget)}
         found = [_told(each.plan, explorer) for each in best]
         study.say(f"{target:g} times: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%")
-        content = {"target": target, "best": found[:8], "hand": hand, "tried": len(explorer.seen)}
+        content = {"target": target, "best": found, "hand": hand, "tried": len(explorer.seen)}
         (study.folder / f"lean {target:g}.json").write_text(json.dumps(content))
 
 
@@ -184,25 +192,28 @@ def _told(plan: Plan, explorer: Explorer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def found_plans(folder: Path, several: int = 1) -> dict[str, dict[str, Any]]:
-    """Name → plan for all that the search left: the best ones, and those made by hand."""
+def found_plans(folder: Path, families: int = 4) -> dict[str, dict[str, Any]]:
+    """Name → plan for all that the search left: the best, the best of other families, and those made by hand."""
     wanted: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("lean *.json")):
         found = json.loads(path.read_text())
-        for index, told in enumerate(found["best"][:several]):
-            wanted[f"lean {found['target']:g}{f', choice {index + 1}' if index else ''}"] = told
+        champions: dict[str, dict[str, Any]] = {}
+        for told in found["best"]:
+            champions.setdefault(told["family"], told)
+        for index, (family, told) in enumerate(list(champions.items())[:families]):
+            wanted[f"lean {found['target']:g}{f', {family}' if index else ''}"] = told
         wanted |= {f"{name}, {found['target']:g}": told for name, told in found["hand"].items()}
     return wanted
 
 
 def judge_plans(study: Study, judge: str, photos: int, output: Path) -> None:
     """Top-1 and agreement on labelled photographs, without training; methods that are fitted are left out."""
-    part = photographs(judge)["choose"]
+    part = photographs(judge)["judge"]
     part = type(part)(part.images[:photos], part.labels[:photos], part.classes, name=part.name)
     teacher = study.teacher.to(study.clock.place.device)
     answers = answers_of(teacher, part)
     rows = [{"model": "ViT-Ti", "macs": count(teacher).macs, **judged(teacher, part, answers, "photos")}]
-    for name, told in found_plans(study.folder, several=2).items():
+    for name, told in found_plans(study.folder).items():
         plan = Plan.from_json(told["plan"])
         if any(choices.fitted for n, choices in study.space.choices.items() if plan.of_method(n)):
             continue

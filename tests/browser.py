@@ -1,5 +1,6 @@
 """A headless Chromium, spoken to over pipes in its own protocol: JSON messages that end with a zero byte."""
 
+import base64
 import contextlib
 import json
 import os
@@ -50,8 +51,10 @@ class Browser:
                 self.messages.append(told)
         raise AssertionError(f"the browser does not answer {method}")
 
-    def open(self, url: str, ready: str = "true", width: int | None = None) -> None:
-        """Load a page and wait until it is complete and `ready`; `width` makes it a phone's or a desk's."""
+    def open(self, url: str, ready: str = "true", width: int | None = None, scheme: str | None = None) -> None:
+        """Load a page and wait until it is complete and `ready`; `width` makes it a phone's or a desk's, `scheme` light
+        or dark."""
+        self.session = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -59,6 +62,9 @@ class Browser:
         if width is not None:
             size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": True}
             self.call("Emulation.setDeviceMetricsOverride", **size)
+        if scheme is not None:
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            self.call("Emulation.setEmulatedMedia", features=features)
         self.call("Page.navigate", url=url)
         self.until(f"document.readyState === 'complete' && location.href !== 'about:blank' && {ready}")
 
@@ -74,6 +80,11 @@ class Browser:
                 return value
             time.sleep(0.1)
         raise AssertionError(f"never true: {expression}; the page: {self.ask('document.body.innerText')}")
+
+    def screenshot(self, path: Path) -> None:
+        """The whole page, down to its end, as a PNG."""
+        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        path.write_bytes(base64.b64decode(shot))
 
     def drop(self, file: Path, selector: str) -> None:
         """Drag a file over an element and let it go, as the system would tell the browser."""

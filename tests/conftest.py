@@ -1,6 +1,9 @@
 """Fixtures that all tests share: seeds, and the folder with official answers and real data."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,14 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder shared/ with official answers and real data is not beside this checkout")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def screenshot() -> Callable[[Any, str], None]:
+    """Keeps what a browser shows as a PNG of that name, in runs/screenshots or where LEANFORMER_SCREENSHOTS says."""
+    folder = Path(os.environ.get("LEANFORMER_SCREENSHOTS") or Path(__file__).parents[1] / "runs" / "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return lambda browser, name: browser.screenshot(folder / f"{name}.png")
 
 
 @pytest.fixture(autouse=True)

@@ -180,8 +180,8 @@ def _table4(backbone: str, own: dict[str, Any]) -> list[Student]:
     def scaled(choose: Callable[[Costs, int, int], dict[str, int]]) -> Make:
         def make(teacher: Any, epochs: int) -> nn.Module:
             costs = Costs.of(teacher)
-            heads = next(iter(blocks_of(teacher).values())).mix.fn.num_heads  # type: ignore[union-attr]
-            smaller = choose(costs, costs.slimmed(early(costs.depth)), heads)
+            attention: Any = next(iter(blocks_of(teacher).values())).mix.fn
+            smaller = choose(costs, costs.slimmed(early(costs.depth)), attention.num_heads)
             return create(backbone, **{**own, **smaller, "num_classes": teacher.num_classes})
 
         return make

@@ -181,8 +181,7 @@ class RandomOrder(Choose):
     """Keeps tokens drawn at random, the same ones for the same scores."""
 
     def forward(self, score: Tensor, keep: int) -> Tensor:
-        draw = torch.Generator(score.device).manual_seed(score.shape[1])
-        drawn = torch.rand(score.shape, generator=draw, device=score.device)
+        drawn = torch.rand(score.shape, generator=torch.Generator().manual_seed(score.shape[1])).to(score.device)
         return drawn.topk(keep, dim=1).indices  # (B, K)
 
 

@@ -26,7 +26,7 @@ from .methods import *  # noqa: F403
 from .speed import load, optimize
 
 if TYPE_CHECKING:  # they need accelerate or matplotlib: each is imported when it is asked for
-    from . import data, export, measure, tasks, train, visualise
+    from . import data, export, hub, measure, tasks, train, visualise
     from .papers import recipes
     from .papers.official import from_official, to_official
     from .prediction import predict
@@ -51,6 +51,7 @@ __all__ = [
     "features",
     "from_official",
     "fuse",
+    "hub",
     "kept_patches",
     "lean",
     "load",

@@ -13,12 +13,30 @@ from leanformer.core import METHODS, Method
 
 CONTRACTED: dict[str, type[Method]] = {**METHODS, "gain": Gain}
 exhaustive = pytest.mark.exhaustive
+SAMPLED = {"slab": ("vit", "poolformer")}
+"""Methods that serve a comparison alone → the families on which they are checked every time."""
+
+
+def _marks(family: str, *methods: str) -> list:
+    return [exhaustive] if any(family not in SAMPLED.get(method, BACKBONES) for method in methods) else []
 
 
 def _cases() -> list:
     return [
-        pytest.param(check, method, family, marks=[exhaustive] if family not in SECONDS.get(check, BACKBONES) else [])
+        pytest.param(
+            check,
+            method,
+            family,
+            marks=[exhaustive] if family not in SECONDS.get(check, BACKBONES) else _marks(family, method),
+        )
         for check, method, family in itertools.product(CHECKS, CONTRACTED, BACKBONES)
+    ]
+
+
+def _pairs() -> list:
+    return [
+        pytest.param(one, other, family, marks=_marks(family, one, other))
+        for (one, other), family in itertools.product(itertools.combinations(CONTRACTED, 2), BACKBONES)
     ]
 
 
@@ -30,8 +48,7 @@ def test_method_holds(check: str, method: str, family: str) -> None:
     CHECKS[check](chosen, model)
 
 
-@pytest.mark.parametrize("family", BACKBONES)
-@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(CONTRACTED, 2)))
+@pytest.mark.parametrize(("one", "other", "family"), _pairs())
 def test_methods_compose_in_any_order_or_say_why_not(one: str, other: str, family: str) -> None:
     first, second, model = CONTRACTED[one](), CONTRACTED[other](), backbone(family)
     if reason := refusal(first, model) or refusal(second, model):

@@ -51,9 +51,8 @@ def test_every_row_makes_a_student(name, teacher):
 def test_what_table_4_compares_costs_the_same(teacher):
     whole = {name: count(ROWS[f"table4/{name}"].make(teacher, 4)).macs for name in
              ("width, labels", "depth, labels", "dropping, distilled", "slimming, labels")}  # fmt: skip
-    stem = count(lf.create("lvvit_plus_tiny", **{**TINY, "depth": 1})).macs
     spread = [macs for name, macs in whole.items() if name != "width, labels"]  # its stem is narrower as well
-    assert max(spread) - min(spread) < 0.5 * (count(teacher).macs - stem)
+    assert max(spread) - min(spread) < 0.25 * count(teacher).macs
     costs = Costs(depth=14, patches=196, dim=320, hidden=960)
     for share in (0.75, 0.5):
         assert costs.slimmed(costs.places(share)) / costs.whole() == pytest.approx(share, abs=0.035)

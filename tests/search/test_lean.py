@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from browser import CHROMIUM, browsing
 from PIL import Image
 
 import leanformer as lf
@@ -69,6 +70,19 @@ def test_the_target_is_met_as_measured_and_the_file_is_the_model(done):
     record = json.loads((done.folder / "plan.json").read_text())
     assert Plan.from_json(record["chosen"]["plan"]) == done.plan
     assert (done.folder / "report.html").is_file()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium or Chrome on this machine")
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
+def test_the_page_of_a_run_fits_a_phone_and_a_desk(done, tmp_path, screenshot, width, scheme):
+    with browsing(tmp_path / "profile") as window:
+        window.open((done.folder / "report.html").as_uri(), width=width, scheme=scheme)
+        screenshot(window, f"lean_{width}_{scheme}")
+        assert window.ask("document.documentElement.scrollWidth") <= width
+        assert window.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        words = window.ask("document.body.innerText")
+    assert "The target (speed-up 1.3) is met" in words
+    assert "timed on" in words
 
 
 def test_a_finished_run_is_read_again_and_not_made_again(done, teacher, data, monkeypatch):

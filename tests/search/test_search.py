@@ -175,11 +175,9 @@ def test_a_direction_of_small_weights_reaches_what_its_method_offers(explorer):
     assert explorer.at_strength({"tome": {1: 1.0, 2: 0.25}}, SIZE, 4.0).of_method("tome") == {1: 0.5, 2: 0.5}
 
 
-def test_the_search_keeps_the_best_plan_of_every_family(explorer):
-    found = explorer.best(explorer.costs.predict(Plan(SIZE)) / 1.5, evaluations=24)
-    families = {explorer.family(each.plan) for each in found}
-    assert ("evit",) in families
-    assert ("tome",) in families
+def test_plans_of_several_families_are_among_those_found(explorer):
+    found = explorer.best(explorer.costs.predict(Plan(SIZE)) / 1.5, evaluations=16)
+    assert len({explorer.family(each.plan) for each in found}) >= 3
 
 
 def test_a_second_search_starts_from_what_the_first_has_found(explorer):

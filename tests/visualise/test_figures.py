@@ -1,9 +1,11 @@
 """Figures: each is drawn for the models it is meant for, says in words what it shows, and places nothing wrongly."""
 
 import pytest
+import timm
 import torch
 from families import BACKBONES, backbone, images
 from helpers import randomise
+from matplotlib.text import Text
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -169,6 +171,12 @@ def test_the_trade_off_marks_what_nothing_beats():
         visualise.trade_off([{"model": "a"}])
 
 
+def words_box(text):
+    """Where the words of a label stand, without the line to its point."""
+    text.get_window_extent()  # finds the place
+    return Text.get_window_extent(text)
+
+
 def test_names_in_the_trade_off_cover_neither_points_nor_each_other():
     models = {"": (4.8, 4.6e9), " evit:keep_rate=0.7": (7.0, 3.0e9), " repa": (7.4, 2.9e9), " repa+evit": (10.2, 2e9)}
     rows = [
@@ -178,11 +186,33 @@ def test_names_in_the_trade_off_cover_neither_points_nor_each_other():
     ]
     plot = visualise.trade_off(rows).plot
     axis = plot.axes[0]
-    boxes = [text.get_window_extent() for text in axis.texts]
+    boxes = [words_box(text) for text in axis.texts]
     assert len(boxes) == len(rows)
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     dots = axis.transData.transform([(row["throughput"], row["macs"] / 1e9) for row in rows])
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
+
+
+@pytest.mark.parametrize("close", [1.0, 0.02], ids=["apart", "on one spot"])
+def test_long_names_stay_within_the_axes_and_off_each_other_however_close_the_points_lie(close):
+    numbers = torch.rand(12, 2, generator=torch.Generator().manual_seed(3)) * close + 1
+    rows = [
+        {"model": f"vit_base_patch16_224.augreg_in21k_ft_in1k evit:keep_rate={i} repa:idle_ratio=0.5", "throughput": a,
+         "top1": b} for i, (a, b) in enumerate(numbers.tolist())
+    ]  # fmt: skip
+    axis = visualise.trade_off(rows).plot.axes[0]
+    boxes = [words_box(text) for text in axis.texts]
+    assert len(boxes) >= 4, "so few names fit"
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    frame = axis.get_window_extent()
+    assert all(frame.x0 - 1 <= box.x0 and box.x1 <= frame.x1 + 1 for box in boxes)
+    assert all(frame.y0 - 1 <= box.y0 and box.y1 <= frame.y1 + 1 for box in boxes)
+
+
+def test_a_quantity_that_was_logged_once_or_never_as_a_number_is_no_curve():
+    lines = [{"kind": "epoch", "epoch": 1, "update": 5, "val_top1": 10.0}]
+    lines += [{"kind": "step", "update": i, "loss": float("nan"), "learning_rate": 0.1} for i in range(3)]
+    assert [figure.summary.split(" over")[0] for figure in visualise.curves(lines)] == ["learning rate"]
 
 
 @pytest.mark.parametrize(
@@ -204,3 +234,24 @@ def test_show_says_what_is_missing(tmp_path, capsys):
     assert main(["show", "kept", "vit"]) == 2
     assert "--image" in capsys.readouterr().err
     assert main(["show", "trade-off", str(tmp_path / "none.json")]) == 2
+
+
+def test_grad_cam_of_a_cnn_is_the_textbooks_at_its_last_feature_level():
+    torch.manual_seed(0)
+    model = timm.create_model("resnet10t", num_classes=5).eval()
+    images = torch.randn(2, 3, 64, 64)
+    maps, classes, reduced = grad_cam_maps(model, images, target=3)
+    features = model.forward_features(images).detach().requires_grad_()  # (B, C, 2, 2)
+    slope = torch.autograd.grad(model.forward_head(features)[:, 3].sum(), features)[0]
+    for b in range(2):
+        expected = sum(slope[b, c].mean() * features[b, c].detach() for c in range(features.shape[1])).relu()
+        torch.testing.assert_close(maps[b], expected / expected.max().clamp_min(1e-12), atol=1e-4, rtol=1e-4)
+    assert classes.tolist() == [3, 3]
+    assert not reduced
+
+
+def test_grad_cam_of_any_timm_model_is_drawn_from_the_command_line(tmp_path):
+    Image.new("RGB", (70, 70), (200, 30, 60)).save(tmp_path / "red.png")
+    command = ["show", "grad-cam", "resnet10t", "--image", str(tmp_path / "red.png")]
+    assert main([*command, "--output", str(tmp_path / "cam.png")]) == 0
+    assert (tmp_path / "cam.png").stat().st_size > 2000

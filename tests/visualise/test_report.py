@@ -7,12 +7,13 @@ import pytest
 from browser import CHROMIUM, browsing
 from families import backbone
 from PIL import Image
+from rich.table import Table
 from sklearn.datasets import load_sample_image
 
 import leanformer as lf
 from leanformer import visualise
 from leanformer.cli import main
-from leanformer.measure import record, write_result
+from leanformer.measure import as_text, record, write_result
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,10 @@ def run(tmp_path_factory):
     write_result(record("bench", rows), folder / "bench.json")
     profile = {"model": "vit", "mode": "eager", "batch": 1, "whole": 0.01, "parts": {"FFN": 0.005, "head": 0.001}}
     write_result(record("profile", [profile]), folder / "profile.json")
+    table = Table("model", "top-1", title="handwritten digits")
+    table.add_row("backbone", "93.6%")
+    (folder / "table.txt").write_text(as_text(table))
+    write_result(record("eval", [{"class": "n02099601", "recall": 0.5}]), folder / "classes.json")
     return folder
 
 
@@ -58,11 +63,25 @@ def test_the_page_holds_curves_tables_and_pictures_and_asks_for_nothing_else(pag
     assert "<script" not in text
 
 
+def test_a_table_of_a_terminal_is_a_table_of_the_page_and_ids_are_words(page):
+    text = page.read_text()
+    assert "┃" not in text
+    assert '<th scope="col">model</th><th scope="col" class="number">top-1</th>' in text
+    assert '<td>backbone</td><td class="number">93.6%</td>' in text
+    assert "n02099601" not in text
+    assert "golden retriever" in text
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium or Chrome on this machine")
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_browser_shows_the_page_without_an_error(page, tmp_path, width):
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_a_browser_shows_the_page_without_an_error(page, tmp_path, width, scheme, screenshot):
     with browsing(tmp_path / "profile") as window:
-        window.open(page.as_uri(), width=width)
+        window.open(page.as_uri(), width=width, scheme=scheme)
+        screenshot(window, f"report_{width}_{scheme}")
+        light = window.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert light == (scheme == "light")
+        cut = window.ask("[...document.querySelectorAll('.table')].filter(t => t.scrollWidth > t.clientWidth).length")
+        assert (cut > 0) == (width == 390), "wide tables scroll in their own boxes on a phone"
         assert window.ask("innerWidth") == width
         assert window.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
         assert window.ask("document.images.length") == 2 * 9

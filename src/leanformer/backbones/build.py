@@ -35,6 +35,7 @@ from ..core import (
 from ..core.card import CHECKS
 from ..core.checked import check_numbers
 from ..layers.mixers import resample_filter
+from .fetching import NotFetched, architecture, fetching, stands_elsewhere
 from .fits import FLOATS, building, check_keys, check_plain, check_size
 from .registry import AS_IS, MODELS, READERS, build, known
 from .timm import adopt, understood
@@ -57,15 +58,23 @@ def create(
 ) -> nn.Module:
     """A leanformer or timm model by name, adopted; weights from a local `.pth`, `.pt`, `.bin` or `.safetensors`.
 
-    The other arguments are those of `timm.create_model`. With `resample_positions`, position embeddings of another
-    input size are resampled to this one's; without, they are refused. Files that a model's authors released are read
-    as they are. `as-is/name` is timm's model without block form: any CNN, to learn from.
+    Args:
+        name: A model of leanformer or timm, or one on Hugging Face's hub as timm writes it: `hf-hub:timm/…`.
+            `as-is/name` is timm's model without block form: any CNN, to learn from.
+        checkpoint: A file with its weights, as they are here or as the model's authors released them.
+        resample_positions: Whether position embeddings of another input size are resampled to this one's; otherwise
+            they are refused.
+        **arguments: Those of `timm.create_model`; `pretrained=True` fetches the weights where there is a network.
 
     >>> import leanformer as lf
     >>> lf.create("deit_tiny_patch16_224", num_classes=10).head.out_features
     10
     """
     model = _build(name, arguments)
+    if stands_elsewhere(name.removeprefix(AS_IS)):  # the card says how the model is made without a network
+        found, written = architecture(name.removeprefix(AS_IS), arguments.get("cache_dir"))
+        name = f"{AS_IS}{found}" if name.startswith(AS_IS) else found
+        arguments = {**_sizes(model), "num_classes": model.num_classes, **written, **arguments}
     given = [arguments.get(source) for source in ("pretrained_cfg", "pretrained_cfg_overlay")]
     if any(given):  # the card keeps what they say of the input, and timm takes sizes from them too
         for described in given:
@@ -93,9 +102,10 @@ def create_teacher(name: str, checkpoint: str | os.PathLike[str] | None = None, 
     >>> card_of(create_teacher("resnet18")).backbone, card_of(create_teacher("deit_tiny_patch16_224")).backbone
     ('as-is/resnet18', 'deit_tiny_patch16_224')
     """
-    if name not in MODELS and timm.is_model(name):
+    if name not in MODELS and (timm.is_model(name) or stands_elsewhere(name)):
         with torch.device("meta"):
-            name = name if understood(_build(name, arguments)) else f"{AS_IS}{name}"
+            shape = _build(name, {**arguments, "pretrained": False})
+        name = name if understood(shape) else f"{AS_IS}{name}"
     return create(name, checkpoint, **arguments)
 
 
@@ -117,10 +127,11 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
 
 def from_card(card: Card) -> nn.Module:
     """The model that a card describes, with fresh weights."""
-    fetching = [name for name in card.arguments if name in SOURCES]
-    if fetching:
+    sources = [name for name in card.arguments if name in SOURCES]
+    if sources or stands_elsewhere(card.backbone.removeprefix(AS_IS)):
+        source = sources[0] if sources else "its name"
         raise ValueError(
-            f"the card of {card.backbone} asks for weights from elsewhere ({fetching[0]}); it was tampered with"
+            f"the card of {card.backbone} asks for weights from elsewhere ({source}); it was tampered with"
         )
     model: Any = create(card.backbone, **card.arguments)
     if card.global_pool is not None and card.global_pool != pooling_of(model):
@@ -167,10 +178,9 @@ def _told(where: str) -> Iterator[None]:
     """Whatever goes wrong while a card is followed is the card's fault, and said in one line."""
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"{where} cannot be followed: {one_line(error)}") from error
     except Exception as error:  # a lie trips each architecture and method in its own way
-        raise ValueError(f"{where} cannot be followed: {type(error).__name__} {one_line(error)}") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__} "
+        raise ValueError(f"{where} cannot be followed: {kind}{one_line(error)}") from error
 
 
 def _sizes(model: nn.Module) -> dict[str, Any]:
@@ -211,11 +221,15 @@ def _in_our_keys(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> dic
 
 
 def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
-    if not known(name):
+    plain = name.removeprefix("timm/").removeprefix(AS_IS)
+    if not known(name) and not stands_elsewhere(plain):
         near = difflib.get_close_matches(name, [*MODELS, *timm.list_models()], n=3)
         raise ValueError(f"unknown model '{name}'" + (f"; did you mean {' or '.join(near)}?" if near else ""))
     try:
-        model = build(name, **arguments)
+        with fetching(plain, bool(arguments.get("pretrained"))):
+            model = build(name, **arguments)
+    except NotFetched:
+        raise
     except Exception as error:  # arguments are the user's, and each architecture trips over wrong ones in its own way
         raise ValueError(f"{name} cannot be built with {one_line(arguments, 200)}: {one_line(error)}") from error
     _check_image_size(name, model)

@@ -1,7 +1,8 @@
 """adopt: a timm model with each of its blocks turned into a `Block`, bit-equal in outputs and gradients.
 
 timm's own forward (embedding, pooling, head, intermediates) stays as it is; only the blocks are replaced, and only
-those whose exact type stands below. Anything else is refused by name.
+those whose exact type stands below. Models of transformers and torchvision become timm's first. Anything else is
+refused by name.
 """
 
 import copy
@@ -12,9 +13,11 @@ from timm.layers import LayerScale, PatchDropout
 from timm.models import deit, metaformer, mlp_mixer, swin_transformer, vision_transformer
 from torch import Tensor, nn
 
-from ..core import Block, Branch, Card, Grid, blocks_of, input_of, set_card
+from ..core import Block, Branch, Card, Grid, blocks_of, input_of, set_card, set_classes, set_input
 from ..layers.layout import AcrossTokens
 from .deit import DeiT
+from .foreign import from_elsewhere, translate
+from .foreign.dinov2 import Dinov2
 from .guess import guess
 from .windows import shifted_windows
 
@@ -118,17 +121,26 @@ ADOPTERS: dict[type[nn.Module], Callable[..., Block]] = {
 
 
 def adopt(model: nn.Module, name: str | None = None, arguments: dict[str, Any] | None = None) -> nn.Module:
-    """A copy of a timm model in block form. `name` and `arguments` are those of `timm.create_model`, for the card.
+    """A copy of a model in block form: of timm's, or of a ViT, DeiT, DINOv2 or Swin of transformers or torchvision.
 
-    Without them the name is timm's own and the arguments are read off the model; a model that they do not rebuild
-    can be used, but not saved. The model given stays as it is. Blocks with hooks or with a forward of their own are
-    refused, because replacing them would drop what was added; hooks elsewhere, inside the blocks too, are kept.
+    Without a name, timm's own is taken and the arguments are read off the model; a model that they do not rebuild can
+    be used, but not saved. The model given stays as it is. Blocks with hooks or with a forward of their own are
+    refused, because replacing them would drop what was added; hooks elsewhere, inside the blocks too, are kept. A
+    model of transformers or torchvision is converted to timm's, and both answers to one random image are compared.
+
+    Args:
+        model: The model.
+        name: The name of `timm.create_model` that makes it, for the card; only for timm's models.
+        arguments: The arguments of `timm.create_model`, for the card. For torchvision's Swin, which takes any size:
+            `{"img_size": 256}` where it was not trained on 224 pixels.
 
     >>> import timm, leanformer as lf
     >>> model = lf.adopt(timm.create_model("deit_tiny_patch16_224"))
     >>> type(model).__name__, len(lf.blocks_of(model))
     ('VisionTransformer', 12)
     """
+    if from_elsewhere(model):
+        return _from_elsewhere(model, name, arguments)
     if blocks_of(model):
         new = copy.deepcopy(model)
         if hasattr(new, "card") and name is None:
@@ -140,6 +152,14 @@ def adopt(model: nn.Module, name: str | None = None, arguments: dict[str, Any] |
     if name is None:
         name, arguments = guess(model)
     return set_card(new, Card(backbone=name, arguments=dict(arguments or {})))
+
+
+def _from_elsewhere(model: nn.Module, name: str | None, arguments: dict[str, Any] | None) -> nn.Module:
+    if name is not None:
+        raise ValueError(f"a {type(model).__name__} is known by its class: give no name with it")
+    theirs, told = translate(model, arguments)
+    new = set_input(adopt(theirs, told.name, told.arguments), told.view)
+    return new if told.classes is None else set_classes(new, told.classes)
 
 
 def understood(model: nn.Module) -> bool:
@@ -226,6 +246,7 @@ _PLACES: dict[type[nn.Module], Callable[..., dict[str, dict[str, Any]]]] = {
     vision_transformer.VisionTransformer: _places_sequence,
     deit.VisionTransformerDistilled: _places_sequence,
     DeiT: _places_sequence,
+    Dinov2: _places_sequence,
     swin_transformer.SwinTransformer: _places_swin,
     mlp_mixer.MlpMixer: _places_sequence,
     metaformer.MetaFormer: _places_metaformer,

@@ -26,10 +26,10 @@ def open_model(
     arguments: tuple[str, ...] = (),
     fast: bool = False,
 ) -> nn.Module:
-    """A model from a name or a leanformer checkpoint, with methods as `evit:keep_rate=0.7` applied to it.
+    """A model from a name, a leanformer checkpoint or a hub folder, with methods as `evit:keep_rate=0.7` applied to it.
 
     Args:
-        model: The name or the checkpoint.
+        model: The name, the checkpoint or the folder.
         methods: Methods as the command line writes them; all of them are applied, in this order.
         checkpoint: Weights for a model given by name.
         arguments: Arguments for a model given by name, as name=value.
@@ -47,6 +47,10 @@ def open_model(
         if checkpoint is not None or arguments:
             raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
         opened = load(model, fast=fast)
+    elif Path(model).is_dir() and checkpoint is None and not arguments:
+        from ..hub import load_folder
+
+        opened = load_folder(model, fast=fast)
     else:
         if Path(model).suffix and Path(model).is_file():
             raise ValueError(f"{model} is no leanformer checkpoint; give a model's name, and this file as --checkpoint")

@@ -94,7 +94,7 @@ def add_result(page: visualise.Page, path: Path) -> None:
 
     found, rows = _read(path), read_rows(path)
     kind = found.get("kind", "")
-    if kind in CHARTS:
+    if kind in CHARTS and (kind != "bench" or len(rows) > 1):  # one point is no trade-off
         page.pictures([getattr(visualise, CHARTS[kind])(rows)])
     page.table([flat(row) for row in rows])
     page.facts({key: found[key] for key in ABOUT if key in found}, "how it was made")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from .checks import check_picture, input_files
-from .common import Apply, Model, Set, open_model
+from .common import Apply, Model, Set, open_model, parse_arguments
 
 if TYPE_CHECKING:
     from .. import visualise
@@ -53,7 +53,8 @@ def show(
 
     Args:
         kind: kept, slimming, grad-cam, receptive-field, features, boxes, masks, label-map, trade-off or latency.
-        model: A model's name or a leanformer checkpoint; for trade-off and latency a result file.
+        model: A model's name or a leanformer checkpoint, for grad-cam any of timm's, such as resnet50; for trade-off
+            and latency a result file.
         image: One or more image files.
         output: The file to write, .png or .svg; by default the kind's name as PNG.
         methods: A method as name:option=value; may be given several times.
@@ -75,7 +76,7 @@ def show(
     else:
         if not image:
             raise ValueError(f"'{kind}' needs images: give --image FILE, one or more")
-        opened = open_model(model, methods, checkpoint, arguments)
+        opened = _open(kind, model, methods, checkpoint, arguments)
         opened = fuse(opened) if fused else opened
         other = None
         if versus is not None or methods:
@@ -84,6 +85,15 @@ def show(
     written = figure.save(output or Path(f"{kind}.png"))
     console().print(figure.summary, highlight=False, markup=False)
     console().print(f"wrote {written}")
+
+
+def _open(kind: str, model: str, methods: Apply, checkpoint: Path | None, arguments: Set) -> Any:
+    """The model; for grad-cam also one of timm's that has no blocks for methods, such as a ResNet."""
+    if kind != "grad-cam" or methods or Path(model).suffix == ".safetensors":
+        return open_model(model, methods, checkpoint, arguments)
+    from ..backbones import create_teacher
+
+    return create_teacher(model, checkpoint, **parse_arguments(arguments))
 
 
 def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | None) -> visualise.Figure:

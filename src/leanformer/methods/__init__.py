@@ -4,7 +4,8 @@ from .evit.method import EViT
 from .repa.method import RePa
 from .riformer.method import RIFormer
 from .sit.method import SiT
+from .slab import SLAB
 from .token_mixer import TokenMixer
 from .tome import ToMe
 
-__all__ = ["EViT", "RIFormer", "RePa", "SiT", "ToMe", "TokenMixer"]
+__all__ = ["SLAB", "EViT", "RIFormer", "RePa", "SiT", "ToMe", "TokenMixer"]

@@ -30,6 +30,7 @@ from ..backbones.metaformer_config import SIZES
 from ..core import apply, card_of, fold
 from ..methods import RIFormer
 from ..train.recipe import Recipe
+from .comparators import compared
 from .door import CONVERTERS, RELEASED, Converter, KeyMap, State
 from .published import Published, publish
 from .table import PaperTables, Row, fvcore
@@ -182,6 +183,8 @@ PRINTED = {
     "m48": ("73", "11.6", "897.05", "82.8", "34.1", "304.43", "83.7"),
 }
 """Size → parameters; MACs, images/s and top-1 at 224; the same at 384."""
+NORMS_TOO = "counted with norms, which we leave out"
+FILTERS = "we count no Fourier transforms"
 POOLFORMER = {
     "s12": ("4160.18", "77.2"),
     "s24": ("2140.20", "80.3"),
@@ -206,8 +209,34 @@ def _row(name: str, title: str, params: str, macs: str, speed: str, top1: str) -
     return Row("6", title, build, params, macs, published={"img/s": speed, "top-1": top1}, counted=fvcore)
 
 
+COMPARED = [
+    compared("6, others", label, name, params, macs, differs, top1=top1, speed=speed)
+    for label, name, params, macs, speed, top1, differs in (
+        ("RSB-ResNet-34", "resnet34", "22", "3.7", "6653.75", "75.5", ""),
+        ("RSB-ResNet-50", "resnet50", "26", "4.1", "2732.85", "79.8", ""),
+        ("RSB-ResNet-101", "resnet101", "45", "7.9", "1856.48", "81.3", NORMS_TOO),
+        ("RSB-ResNet-152", "resnet152", "60", "11.6", "1308.26", "81.8", ""),
+        ("DeiT-S", "deit_small_patch16_224", "22", "4.6", "3092.02", "79.8", ""),
+        ("DeiT-B", "deit_base_patch16_224", "86", "17.5", "1348.76", "81.8", ""),
+        ("PVT-Small", "", "25", "3.8", "1622.53", "79.8", ""),
+        ("PVT-Medium", "", "44", "6.7", "1190.48", "81.2", ""),
+        ("PVT-Large", "", "61", "9.8", "865.33", "81.7", ""),
+        ("MLP-Mixer-B/16", "mixer_b16_224", "59", "12.7", "1855.45", "76.4", NORMS_TOO),
+        ("ResMLP-S24", "resmlp_24_224", "30", "6.0", "3228.75", "79.4", ""),
+        ("ResMLP-B24", "", "116", "23.0", "298.94", "81.0", ""),
+        ("Swin-Mixer-T/D6 256", "", "23", "4.0", "1625.59", "79.7", ""),
+        ("Swin-Mixer-B/D24", "", "61", "10.4", "1131.60", "81.3", ""),
+        ("GFNet-H-Ti", "gfnet_h_ti", "15", "2.1", "1979.56", "80.1", FILTERS),
+        ("GFNet-H-S", "gfnet_h_s", "32", "4.6", "1434.19", "81.5", FILTERS),
+        ("GFNet-B", "gfnet_b", "43", "7.9", "1771.07", "80.7", FILTERS),
+        ("GFNet-H-B", "gfnet_h_b", "54", "8.6", "939.20", "82.9", FILTERS),
+    )
+]
+"""The models of others in Table 6."""
+
 TABLES = PaperTables(
     [
+        *COMPARED,
         *(_row(f"poolformer_{s}", f"PoolFormer-{s.upper()} 224", *PRINTED[s][:2], *POOLFORMER[s]) for s in SIZES),
         *(_row(f"riformer_{s}", f"RIFormer-{s.upper()} 224", *PRINTED[s][:4]) for s in SIZES),
         *(_row(f"riformer_{s}_384", f"RIFormer-{s.upper()} 384", PRINTED[s][0], *PRINTED[s][4:]) for s in SIZES),

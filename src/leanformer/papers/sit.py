@@ -29,6 +29,7 @@ from ..backbones.lvvit import LVViT
 from ..core import apply, card_of
 from ..methods import SiT
 from ..methods.sit.method import PRESETS
+from . import sit_compared
 from .door import CONVERTERS, RELEASED, VIT_BLOCKS, Converter, KeyMap, State
 from .lvvit import build_sit_backbone, token_labelled
 from .published import DEIT, Published, publish
@@ -178,7 +179,7 @@ def _on_deit(stages: tuple[int, ...]) -> nn.Module:
 
 
 TABLES = PaperTables(
-    list(_rows()),
+    [*_rows(), *sit_compared.rows()],
     """SiT's Tables 1, 2, 3 and 7: parameters and MACs of the paper and ours.
 
 The paper counts students without the reverse modules, which exist in training only, but with the token-labelling head

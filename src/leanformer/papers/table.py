@@ -31,7 +31,8 @@ class Row:
 
     table: str
     model: str
-    build: Callable[[], nn.Module]
+    build: Callable[[], nn.Module] | None
+    """None for a model of others that is quoted and cannot be built here."""
     params: str = ""
     macs: str = ""
     size: tuple[int, int, int] | None = None
@@ -47,6 +48,7 @@ class Row:
 
     def both(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Parameters in M and MACs in G: as we count, and as the paper counts."""
+        assert self.build is not None, f"{self.model} is quoted, not built"
         with torch.device("meta"):
             model = self.build()
         found = count(model, self.size)
@@ -119,6 +121,11 @@ def render(title: str, rows: Sequence[Row]) -> tuple[Table, list[str]]:
         table.add_column(name, justify="left" if name in ("table", "model", "difference") else "right")
     wrong = []
     for row in rows:
+        others = (row.published.get(key, "") for key in extra)
+        if row.build is None:
+            blank = ["", row.macs, "", *([""] if paper_way else []), row.differs]
+            table.add_row(row.table, row.model, row.params, *blank, *others)
+            continue
         ours, (params, macs) = row.both()
         fine = agrees(row.params, params) and agrees(row.macs, macs)
         note = row.differs or ("" if fine else "[red]off[/red]")
@@ -129,7 +136,7 @@ def render(title: str, rows: Sequence[Row]) -> tuple[Table, list[str]]:
         table.add_row(
             row.table, row.model, row.params, f"{params:.3f}", row.macs, f"{ours[1]:.3f}",
             *([f"{macs:.3f}"] if paper_way else []),
-            f"{_difference(row.macs, macs)} {note}".strip(), *(row.published.get(key, "") for key in extra),
+            f"{_difference(row.macs, macs)} {note}".strip(), *others,
         )  # fmt: skip
     return table, wrong
 

@@ -23,8 +23,8 @@ PROMOTED = 0.35
 """Share of the plans seen so far among which one must be at the first look to be judged on `few` images."""
 STRONGEST = 4.0
 """The highest strength: a block with a quarter of the largest weight has then all that its method offers."""
-POOL, FINAL = 24, 8
-"""Plans that new ones come from, and those that are judged on all images."""
+POOL, FINAL, FAMILIES = 24, 6, 4
+"""Plans that new ones come from, those that are judged on all images, and families whose best plan is too."""
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,9 @@ class _Race:
         return (one.direction, one.size), (other.direction, other.size)
 
     def finalists(self) -> list[_Entry]:
-        """The best of the pool, and the best of each family."""
+        """The best of the pool, and the best of the best families."""
         chosen = self.pool[:FINAL]
-        return [*chosen, *(entry for entry in self._champions(self.pool) if entry not in chosen)]
+        return [*chosen, *(entry for entry in self._champions(self.pool)[:FAMILIES] if entry not in chosen)]
 
     def _look(self, plan: Plan, images: int) -> Verdict:
         self.looked += images

@@ -9,6 +9,9 @@ from ..visualise import Page, kept_tokens, trade_off
 from .cost import Costs, tokens_by_block
 from .plan import Plan
 
+WANTED = {"speedup": "speed-up", "latency": "seconds a batch", "max_drop": "points lost at most"}
+"""Fields of a target, as the page calls them."""
+
 
 def page(record: dict[str, Any], plan: Plan, model: nn.Module, teacher: nn.Module, images: Tensor) -> Page:
     """One HTML page for a run of `lean`.
@@ -20,33 +23,55 @@ def page(record: dict[str, Any], plan: Plan, model: nn.Module, teacher: nn.Modul
         teacher: the model it was made from.
         images: a few images as the lean model takes them.
     """
-    final = record["final"]
     shown = Page("A lean model")
-    verdict = "The target is met" if final["met"] else "The target is not met"
-    shown.text(f"{verdict}: {final['speedup']:.2f} times as fast as the optimised model itself. {plan}")
+    shown.text(_verdict(record))
     shown.table(_before_and_after(record))
-    if record.get("candidates"):
+    points = _points(record)
+    if len(points) > 1:
         shown.heading("What was tried")
         shown.text(
             "Each point is a plan that was judged without training: predicted speed, and agreement with the model."
         )
-        shown.pictures([trade_off(_points(record), x="speedup", y="agreement", by="kind")])
+        shown.pictures([trade_off(points, x="speedup", y="agreement", by="kind", names=False)])
     shown.heading("Block by block")
+    shown.text(f"Images of {plan.size[0]} x {plan.size[1]} pixels.")
     shown.table(_blocks(record, plan, teacher))
     if reducers(model):
         shown.heading("Tokens on your images")
         shown.pictures([kept_tokens(model, images)])
     shown.heading("How")
-    shown.facts(
-        {"target": record["about"]["target"], "place": record["about"]["place"], "data": record["about"]["data"]}
-    )
+    shown.facts(_about(record))
     return shown
+
+
+def _verdict(record: dict[str, Any]) -> str:
+    final, target = record["final"], record["about"]["target"]
+    wanted = ", ".join(f"{WANTED[key]} {value:g}" for key, value in target.items() if value is not None)
+    short = final["met"] and final["speedup"] < (target.get("speedup") or 0)
+    verdict = "is met, but for what timing varies by" if short else "is met" if final["met"] else "is not met"
+    return (
+        f"The target ({wanted}) {verdict}: the lean model is {final['speedup']:.2f} times as fast as the model it was "
+        "made from, both in their fastest form."
+    )
+
+
+def _about(record: dict[str, Any]) -> dict[str, Any]:
+    """Where the models were timed and what they were judged by, in words."""
+    about = record["about"]
+    device, batch, dtype, runtime = about["place"]
+    uses = zip(("searched with", "trained on", "judged on"), about["data"])
+    return {
+        "timed on": f"{device}, batch {batch}, {dtype.removeprefix('torch.')}, {runtime}",
+        **{use: f"{images:,} images ({name})" for use, (name, images) in uses},
+        "minutes": f"{record['final'].get('took', 0.0) / 60:.1f}",
+    }
 
 
 def _before_and_after(record: dict[str, Any]) -> list[dict[str, Any]]:
     final, batch = record["final"], record["about"]["place"][1]
-    before = {"model": "as it was, optimised", "images a second": batch / final["teacher_seconds"]}
-    after = {"model": "lean, optimised", "images a second": batch / final["seconds"]}
+    before: dict[str, Any] = {"model": "as it was, optimised", "images a second": batch / final["teacher_seconds"]}
+    after: dict[str, Any] = {"model": "lean, optimised", "images a second": batch / final["seconds"]}
+    before["speed-up"], after["speed-up"] = 1.0, final["speedup"]
     if "top1" in final:
         before["top-1, %"], after["top-1, %"] = final["teacher_top1"], final["top1"]
     before["agreement, %"], after["agreement, %"] = 100.0, final["agreement"]
@@ -54,16 +79,21 @@ def _before_and_after(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _points(record: dict[str, Any]) -> list[dict[str, Any]]:
-    teacher = record["teacher"]["seconds"]
+    """The plans that were judged, and the one that was chosen, as points of one picture."""
+    teacher, chosen = record["teacher"]["seconds"], record.get("chosen", {}).get("plan")
     return [
         {
             "model": str(Plan.from_json(each["plan"])),
             "speedup": teacher / each["predicted"],
             "agreement": each["agreement"],
-            "kind": " + ".join(METHODS[name].__name__ for name in each["plan"]["shares"]) or "fewer pixels",
+            "kind": "chosen" if each["plan"] == chosen else _kind(each["plan"]),
         }
-        for each in record["candidates"]
+        for each in record.get("candidates", ())
     ]
+
+
+def _kind(plan: dict[str, Any]) -> str:
+    return " + ".join(METHODS[name].__name__ for name in plan["shares"]) or "fewer pixels"
 
 
 def _blocks(record: dict[str, Any], plan: Plan, teacher: nn.Module) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -23,9 +22,9 @@ from .images import Decoder, Refused, Seen
 from .limits import Limits
 from .metrics import Metrics
 from .model import Answer, Served
+from .page import page_html
 
 RETRY_SECONDS = "1"
-PAGE = Path(__file__).with_name("page.html")
 # the page may talk to its own service and to nothing else
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob: data:; "
 POLICY += "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -145,7 +144,7 @@ def _add_classify(app: FastAPI, service: Service) -> None:
 
 
 def _add_views(app: FastAPI, service: Service) -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    page = page_html()
 
     @app.get("/", response_class=HTMLResponse)
     async def index() -> HTMLResponse:

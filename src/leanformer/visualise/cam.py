@@ -1,9 +1,10 @@
-"""Grad-CAM: where on the image the evidence for a class lies (Selvaraju et al., 2017), for any model in block form.
+"""Grad-CAM: where on the image the evidence for a class lies (Selvaraju et al., 2017), for any model of ours or timm's.
 
     w_c = mean over places of ∂logit/∂x_c,    map = relu(Σ_c w_c x_c)        x: the input of the last token mixer
 
 The last mixer whose patches still move the logit is taken: behind it a class token hears the patches no more. Maps of
-models with fewer tokens are laid back onto the plane of patches.
+models with fewer tokens are laid back onto the plane of patches. Of a model without our blocks, such as a CNN, the last
+feature level that moves the logit is taken: `layer4` of a ResNet.
 
 B images, C channels, h x w the plane of the last stage.
 """
@@ -13,7 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..core import classes_of
+from ..core import blocks_of, classes_of, taps
+from ..layers.layout import to_plane
+from ..methods.sit.teaching import places_of
 from .figure import AMOUNTS, Figure, panels
 from .images import Picture, as_batch, enlarged, named, pictures, where
 from .names import class_name
@@ -28,13 +31,10 @@ def grad_cam_maps(model: nn.Module, batch: Tensor, target: int | None = None) ->
     >>> grad_cam_maps(model, torch.zeros(2, 3, 32, 32), target=3)[0].shape
     torch.Size([2, 4, 4])
     """
+    if not blocks_of(model):
+        return *_of_levels(model, batch, target), False
     with torch.enable_grad(), watching(model.eval()) as watch:
-        logits = model(batch.detach().requires_grad_())
-        logits = logits if isinstance(logits, Tensor) else logits[0]  # the class logits come first
-        if target is not None and not 0 <= target < logits.shape[1]:
-            raise ValueError(f"class {target} does not exist; this model has classes 0 to {logits.shape[1] - 1}")
-        classes = logits.argmax(1) if target is None else torch.full((len(batch),), target, device=logits.device)
-        chosen = logits.gather(1, classes[:, None]).sum()
+        chosen, classes = _chosen(model(batch.detach().requires_grad_()), target)
         inputs = [each.inputs for each in watch.features]
         gradients = torch.autograd.grad(chosen, inputs, allow_unused=True)
     for features, gradient in reversed(list(zip(watch.features, gradients))):
@@ -42,6 +42,31 @@ def grad_cam_maps(model: nn.Module, batch: Tensor, target: int | None = None) ->
             maps = _map(features, gradient)
             return maps, classes, features.places is not None
     raise ValueError(f"no patch moves the logits of {named(model)}: there is nothing to map")
+
+
+def _chosen(output: Tensor | tuple[Tensor, ...], target: int | None) -> tuple[Tensor, Tensor]:
+    """The sum of the logits that are explained, and of which class each image's is, (B,)."""
+    logits = output if isinstance(output, Tensor) else output[0]  # the class logits come first
+    if target is not None and not 0 <= target < logits.shape[1]:
+        raise ValueError(f"class {target} does not exist; this model has classes 0 to {logits.shape[1] - 1}")
+    classes = logits.argmax(1) if target is None else torch.full((len(logits),), target, device=logits.device)
+    return logits.gather(1, classes[:, None]).sum(), classes
+
+
+def _of_levels(model: nn.Module, batch: Tensor, target: int | None) -> tuple[Tensor, Tensor]:
+    """Maps (B, h, w) and classes (B,) of a model of timm's without our blocks, from its feature levels."""
+    levels = places_of(model)
+    with torch.enable_grad(), taps(model.eval(), [level.path for level in levels]) as seen:
+        chosen, classes = _chosen(model(batch.detach().requires_grad_()), target)
+        found = [seen[level.path] for level in levels]
+        gradients = torch.autograd.grad(chosen, found, allow_unused=True)
+    for level, x, gradient in reversed(list(zip(levels, found, gradients, strict=True))):
+        if gradient is not None and gradient.abs().sum() > 0:
+            plane, slope = (to_plane(t.detach().float(), level.layout, level.grid)[0] for t in (x, gradient))
+            weights = slope.mean((2, 3), keepdim=True)  # (B, C, 1, 1)
+            maps = (weights * plane).sum(1).relu()  # (B, h, w)
+            return maps / maps.amax((1, 2), keepdim=True).clamp_min(1e-12), classes
+    raise ValueError(f"no feature level moves the logits of {named(model)}: there is nothing to map")
 
 
 def grad_cam(

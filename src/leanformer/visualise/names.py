@@ -1,11 +1,13 @@
 """What classes are called: the names on a model's card, ImageNet's words, or a number."""
 
+import re
 from collections.abc import Sequence
 from functools import cache
 
 from timm.data import ImageNetInfo
 
 IMAGENET = 1000
+WORDNET = re.compile(r"(?<![\w/])n\d{8}(?![\w/])")
 
 
 def class_name(index: int, total: int, classes: Sequence[str] | None = None) -> str:
@@ -45,6 +47,15 @@ def word_of(name: str) -> str:
         return _imagenet().label_name_to_description(name).split(",")[0]
     except KeyError:
         return name
+
+
+def in_words(text: str) -> str:
+    """A text with every WordNet id in it replaced by its word; names of files and folders stay.
+
+    >>> in_words("recall.n02099601"), in_words("n99999999 left"), in_words("val/n02099601/n02099601_1.JPEG")
+    ('recall.golden retriever', 'n99999999 left', 'val/n02099601/n02099601_1.JPEG')
+    """
+    return WORDNET.sub(lambda found: word_of(found.group()), text)
 
 
 @cache

@@ -4,7 +4,8 @@ import base64
 import html
 import io
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,43 @@ import matplotlib
 from PIL import Image, UnidentifiedImageError
 
 from ..core import write_atomically
+from .boxes import parts
 from .figure import LOOK, Figure
+from .names import in_words
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 60rem; margin: 0 auto;
-  padding: 1rem; overflow-wrap: anywhere }
-h1, h2, h3 { line-height: 1.2 } h2 { margin-top: 2.5rem; border-top: 2px solid #0072B2; padding-top: .75rem }
+:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #4a4a4a; --line: #ddd; --rule: #888; --back: #fff;
+  --accent: #0072B2; --shade: #f4f4f4; --edge: #0003 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --soft: #b4b4b4; --line: #3a3d42; --rule: #7c8087;
+  --back: #16181c; --accent: #56B4E9; --shade: #22252b; --edge: #0009 } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 60rem;
+  margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
+h1, h2, h3 { line-height: 1.2 } h2 { margin-top: 2.5rem; border-top: 2px solid var(--accent); padding-top: .75rem }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem }
 .pictures .wide { grid-column: 1 / -1 }
-figure { margin: 0 } img { max-width: 100%; height: auto; display: block; margin: 0 auto }
-figcaption, details { font-size: .875rem; color: #444 } summary { cursor: pointer; padding: .35rem 0 }
+figure { margin: 0 } img { max-width: 100%; height: auto; display: block; margin: 0 auto; background: #fff;
+  border-radius: .4rem }
+figcaption, details { font-size: .875rem; color: var(--soft) } summary { cursor: pointer; padding: .35rem 0 }
 figcaption pre { white-space: pre-wrap; font: inherit; margin: .25rem 0 }
-.table { overflow-x: auto } table { border-collapse: collapse; font-size: .875rem; overflow-wrap: normal }
-th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap }
-th { border-bottom: 2px solid #888 } th:first-child, td:first-child { text-align: left; white-space: normal;
-  min-width: 7rem }
+.table { overflow-x: auto; margin: .75rem 0; background:
+  linear-gradient(90deg, var(--back) 30%, transparent) left / 2rem 100% no-repeat local,
+  linear-gradient(270deg, var(--back) 30%, transparent) right / 2rem 100% no-repeat local,
+  radial-gradient(farthest-side at 0 50%, var(--edge), transparent) left / .8rem 100% no-repeat scroll,
+  radial-gradient(farthest-side at 100% 50%, var(--edge), transparent) right / .8rem 100% no-repeat scroll }
+table { border-collapse: collapse; font-size: .875rem; overflow-wrap: normal; color: var(--ink) }
+th, td { padding: .3rem .6rem; text-align: left; border-bottom: 1px solid var(--line); white-space: nowrap }
+th { border-bottom: 2px solid var(--rule); vertical-align: bottom }
+.number { text-align: right; font-variant-numeric: tabular-nums }
+th:first-child, td:first-child { white-space: normal; min-width: 7rem; padding-left: 0 }
 dl { display: grid; grid-template-columns: minmax(6rem, max-content) 1fr; gap: .15rem 1rem; font-size: .875rem }
-dt { color: #444 } dd { margin: 0 } pre.text { overflow-x: auto; background: #f4f4f4; padding: .75rem;
+dt { color: var(--soft) } dd { margin: 0 } pre.text { overflow-x: auto; background: var(--shade); padding: .75rem;
   font-size: .75rem; line-height: 1.2 }
+@media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0 } dd { margin-bottom: .4rem } }
 """
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 KINDS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".svg": "svg+xml"}
+NUMBER = re.compile(r"[-+±]?[\d.,]+(e[-+]?\d+)?( ?[%×x]| ?[kMGT]?( ?(ms|s|MACs|px|MiB|B))?)?")
+"""A number with or without a unit, as tables of text write it."""
 WIDE = 1.9
 """Pictures so much wider than high get the whole width of the page."""
 
@@ -43,7 +60,7 @@ class Page:
     >>> page = Page("runs")
     >>> page.heading("first").table([{"model": "vit", "top1": 80.0}])  # doctest: +ELLIPSIS
     <...Page object at ...>
-    >>> "<td>80</td>" in page.html()
+    >>> '<td class="number">80</td>' in page.html()
     True
     """
 
@@ -52,7 +69,8 @@ class Page:
         self.parts: list[str] = []
 
     def heading(self, text: str, level: int = 2) -> "Page":
-        self.parts.append(f"<h{level}>{html.escape(text)}</h{level}>")
+        words = html.escape(text).replace("_", "_<wbr>")  # names of files break where their words end
+        self.parts.append(f"<h{level}>{words}</h{level}>")
         return self
 
     def text(self, text: str) -> "Page":
@@ -60,26 +78,34 @@ class Page:
         return self
 
     def plain(self, text: str) -> "Page":
-        """Text as it stands, such as a table of a terminal; wide text is scrolled in its own box."""
-        self.parts.append(f'<pre class="text" tabindex="0">{html.escape(text)}</pre>')
+        """Text as it stands; what a terminal drew as a table becomes one. Wide text is scrolled in its own box."""
+        for part in parts(text):
+            if isinstance(part, str):
+                one = "\n" not in part
+                self.parts.append(f"<p>{html.escape(part)}</p>" if one else _preformatted(part))
+            else:
+                self.table(part)
         return self
 
     def facts(self, facts: Mapping[str, Any], folded: str | None = None) -> "Page":
-        """Names and values, behind a line to click on where `folded` names them."""
-        rows = "".join(f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(shown(v))}</dd>" for k, v in facts.items())
-        self.parts.append(_folded(f"<dl>{rows}</dl>", folded))
+        """Names and values, behind a line to click on where `folded` names them; what has no value is left out."""
+        told = {named(key): shown(value) for key, value in facts.items()}
+        rows = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in told.items() if v)
+        if rows:
+            self.parts.append(_folded(f"<dl>{rows}</dl>", folded))
         return self
 
     def table(self, rows: Sequence[Mapping[str, Any]], folded: str | None = None) -> "Page":
         """Rows under the names of their values; a wide table is scrolled in its own box."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        head = "".join(f"<th>{html.escape(str(key))}</th>" for key in columns)
+        kinds = {key: ' class="number"' if _numbers(row.get(key) for row in rows) else "" for key in columns}
+        head = "".join(f'<th scope="col"{kinds[key]}>{html.escape(named(key))}</th>' for key in columns)
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(shown(row.get(key)))}</td>" for key in columns) + "</tr>"
+            "<tr>" + "".join(f"<td{kinds[key]}>{html.escape(shown(row.get(key)))}</td>" for key in columns) + "</tr>"
             for row in rows
         )
-        table = f'<div class="table" tabindex="0"><table><tr>{head}</tr>{body}</table></div>'
-        self.parts.append(_folded(table, folded))
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        self.parts.append(_folded(f'<div class="table" tabindex="0">{table}</div>', folded))
         return self
 
     def pictures(self, pictures: Sequence[Figure | Path]) -> "Page":
@@ -106,10 +132,10 @@ class Page:
 
 
 def shown(value: Any) -> str:
-    """A value as people read it.
+    """A value as people read it; WordNet ids become words.
 
-    >>> shown(0.1234567), shown(None), shown({"a": [1, 2]}), shown(25_000_000)
-    ('0.1235', '', 'a: 1, 2', '25,000,000')
+    >>> shown(0.1234567), shown(None), shown({"a": [1, 2]}), shown(25_000_000), shown("n02099601")
+    ('0.1235', '', 'a: 1, 2', '25,000,000', 'golden retriever')
     """
     if value is None:
         return ""
@@ -118,8 +144,31 @@ def shown(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, Mapping):
-        return "; ".join(f"{key}: {shown(inner)}" for key, inner in value.items())
-    return ", ".join(map(shown, value)) if isinstance(value, list | tuple) else str(value)
+        told = {named(key): shown(inner) for key, inner in value.items()}
+        return "; ".join(f"{key}: {inner}" for key, inner in told.items() if inner)
+    return ", ".join(filter(None, map(shown, value))) if isinstance(value, list | tuple) else in_words(str(value))
+
+
+def named(key: Any) -> str:
+    """The name of a value as people read it.
+
+    >>> named("images_per_second"), named("recall n02099601")
+    ('images per second', 'recall golden retriever')
+    """
+    return in_words(str(key)).replace("_", " ")
+
+
+def _numbers(values: Iterable[Any]) -> bool:
+    """Whether a column holds numbers, with or without a unit, and so is read from the right."""
+    given = [value for value in values if value is not None]
+    return bool(given) and all(
+        not isinstance(value, bool) and (isinstance(value, int | float) or NUMBER.fullmatch(str(value)) is not None)
+        for value in given
+    )
+
+
+def _preformatted(text: str) -> str:
+    return f'<pre class="text" tabindex="0">{html.escape(text)}</pre>'
 
 
 def _folded(content: str, name: str | None) -> str:

@@ -1,6 +1,7 @@
 """Curves of a training run, from the lines of its log."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,16 +22,16 @@ def curve(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], title: str, x:
     plot, (axis,) = charts(1, 4.4, 2.7)
     told = []
     for index, key in enumerate(keys):
-        points = [(row[x], row[key]) for row in rows if isinstance(row.get(key), int | float)]
+        points = _points(rows, key, x)
         if not points:
             raise ValueError(f"no line of the log has '{key}'")
         values = [value for _, value in points]
         shown = thinned(points)
         style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index % len(LINES)]}
-        axis.plot(*zip(*shown), label=key, marker="o" if len(shown) < 12 else None, markersize=4, **style)
-        told.append(
-            f"{key}: from {values[0]:.4g} to {values[-1]:.4g}, lowest {min(values):.4g}, highest {max(values):.4g}"
-        )
+        name, dots = key.replace("_", " "), "o" if len(shown) < 12 else None
+        axis.plot(*zip(*shown), label=name, marker=dots, markersize=4, **style)
+        ends = f"from {values[0]:.4g} to {values[-1]:.4g}"
+        told.append(f"{name}: {ends}, lowest {min(values):.4g}, highest {max(values):.4g}")
     axis.set(title=title, xlabel=x)
     axis.grid(alpha=0.25)
     if len(keys) > 1:
@@ -41,13 +42,18 @@ def curve(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], title: str, x:
 def curves(entries: Sequence[Mapping[str, Any]]) -> list[Figure]:
     """All the curves that a log of updates and epochs has something for: losses, accuracy, schedules, speed.
 
-    >>> [figure.summary[:10] for figure in curves([{"kind": "step", "update": 1, "loss": 2.0, "learning_rate": 0.1}])]
-    ['training l', 'learning r']
+    A quantity that was logged once only is no curve and is left out.
+
+    >>> lines = [{"kind": "step", "update": i, "loss": 2.0, "learning_rate": 0.1} for i in (1, 2)]
+    >>> [figure.summary[:10] for figure in curves(lines)], curves(lines[:1])
+    (['training l', 'learning r'], [])
     """
     steps, epochs = ([e for e in entries if e.get("kind") == kind] for kind in ("step", "epoch"))
     figures = []
     for rows, groups in ((epochs, _epoch_groups(epochs)), (steps, _step_groups(steps))):
-        figures += [curve(rows, keys, title) for title, keys in groups.items() if keys]
+        for title, keys in groups.items():
+            drawn = [key for key in keys if len(_points(rows, key)) > 1]
+            figures += [curve(rows, drawn, title)] if drawn else []
     return figures
 
 
@@ -64,6 +70,12 @@ def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
         (points[stop - 1][0], statistics.fmean(value for _, value in points[start:stop]))
         for start, stop in itertools.pairwise(bounds)
     ]
+
+
+def _points(rows: Sequence[Mapping[str, Any]], key: str, x: str = "update") -> list[tuple[float, float]]:
+    """What was logged of a quantity, without what is not a finite number."""
+    found = ((row[x], row.get(key)) for row in rows)
+    return [(at, value) for at, value in found if isinstance(value, int | float) and math.isfinite(value)]
 
 
 def _keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -4,6 +4,7 @@ from functools import partial
 
 from ...backbones import create
 from ...backbones.metaformer_config import CONV_SIZES, SIZES
+from ..comparators import compared
 from ..table import PaperTables, Row, fvcore, trainable
 
 
@@ -110,6 +111,41 @@ ACTIVATION = [
     for act, top1 in zip(("star_relu", "relu", "squared_relu", "gelu"), accuracies.split(), strict=True)
 ]
 
+EPOCHS = {300: "77.2", 400: "77.5", 500: "77.9", 1000: "78.4", 1500: "78.6", 2000: "78.8", 2500: "78.8", 3000: "78.8"}
+"""Epochs → top-1 of PoolFormer-S12 in Table 7 of its paper."""
+NO_HEAD = "307 M are with the head of pre-training"
+NORMS_TOO = "counted with norms and products of maps, which we leave out"
+RESNETS = "12 22 26 45 60", "1.8 3.7 4.1 7.9 11.6", "70.6 75.5 79.8 81.3 81.8"
+COMPARED = [
+    *(
+        compared("PoolFormer, others", f"RSB-ResNet-{depth}", f"resnet{depth}", params, macs, NORMS_TOO, top1=top1)
+        for depth, params, macs, top1 in zip((18, 34, 50, 101, 152), *(c.split() for c in RESNETS), strict=True)
+    ),
+    compared("PoolFormer, others", "ViT-B/16", "vit_base_patch16_224", "86", "17.6", top1="79.7"),
+    compared("PoolFormer, others", "ViT-L/16", "vit_large_patch16_224", "307", "63.6", NO_HEAD, top1="76.1"),
+    compared("PoolFormer, others", "DeiT-S", "deit_small_patch16_224", "22", "4.6", top1="79.8"),
+    compared("PoolFormer, others", "DeiT-B", "deit_base_patch16_224", "86", "17.5", top1="81.8"),
+    compared("PoolFormer, others", "PVT-Tiny", "", "13", "1.9", top1="75.1"),
+    compared("PoolFormer, others", "PVT-Small", "", "25", "3.8", top1="79.8"),
+    compared("PoolFormer, others", "PVT-Medium", "", "44", "6.7", top1="81.2"),
+    compared("PoolFormer, others", "PVT-Large", "", "61", "9.8", top1="81.7"),
+    compared("PoolFormer, others", "MLP-Mixer-B/16", "mixer_b16_224", "59", "12.7", NORMS_TOO, top1="76.4"),
+    compared("PoolFormer, others", "ResMLP-S12", "resmlp_12_224", "15", "3.0", top1="76.6"),
+    compared("PoolFormer, others", "ResMLP-S24", "resmlp_24_224", "30", "6.0", top1="79.4"),
+    compared("PoolFormer, others", "ResMLP-B24", "", "116", "23.0", top1="81.0"),
+    compared("PoolFormer, others", "Swin-Mixer-T/D24 256", "", "20", "4.0", top1="79.4"),
+    compared("PoolFormer, others", "Swin-Mixer-T/D6 256", "", "23", "4.0", top1="79.7"),
+    compared("PoolFormer, others", "Swin-Mixer-B/D24", "", "61", "10.4", top1="81.3"),
+    compared("PoolFormer, others", "gMLP-S", "gmlp_s16_224", "20", "4.5", NORMS_TOO, top1="79.6"),
+    compared("baselines, others", "Swin-B", "swin_base_patch4_window7_224", "88", "15.4", top1="83.5"),
+    compared("baselines, others", "CSwin-B", "", "78", "15.0", top1="84.2"),
+    compared("baselines, others", "MViTv2-B", "mvitv2_base", "52", "10.2", NORMS_TOO, top1="84.4"),
+    compared("baselines, others", "CoAtNet-2", "coatnet_2_224", "75", "15.7", "timm's has other details", top1="84.1"),
+    compared("baselines, others", "MaxViT-S", "maxvit_small_tf_224", "69", "11.7", top1="84.5"),
+    compared("baselines, others", "iFormer-L", "", "87", "14.0", top1="84.8"),
+]
+"""The models of others on the slides' two ImageNet tables."""
+
 TABLES = PaperTables(
     [
         *(_v1("PoolFormer", f"PoolFormer-{s.upper()}", f"poolformer_{s}", *POOLFORMER[s]) for s in SIZES),
@@ -117,6 +153,11 @@ TABLES = PaperTables(
         *(row for family, columns in SIMPLE.items() for row in _simple(family, *columns)),
         *(row for named, columns in CONV.items() for row in _conv(*named, *columns)),
         *ACTIVATION,
+        *(
+            _v1("epochs of S12", f"PoolFormer-S12, {n} epochs", "poolformer_s12", "", "", top1)
+            for n, top1 in EPOCHS.items()
+        ),
+        *COMPARED,
     ],
     """The MetaFormer family: PoolFormer's tables and its whole ablation, the hybrid models, and the baselines' README.
 

@@ -7,13 +7,14 @@ README's. The models are the published ones (`repavit_*`, `repamixer_*`), not th
 The Mixers' drop path is the same in every block, as in the released code. LV-ViTs learn token labels, as in the paper.
 """
 
+import dataclasses
 from typing import Any
 
-from ...methods import RePa
+from ...methods import SLAB, RePa
 from ..lvvit import ANNOTATOR, TOKEN_LABELS
 from ..published import DEIT, Published, publish
-from .models import BACKBONES, idle_ratio_of
-from .tables import TABLE1
+from .models import BACKBONES, VANILLA, idle_ratio_of
+from .tables import SENSITIVITY, TABLE1
 
 RECIPE = DEIT.replace(
     optimizer="lamb", batch_size=4096, warmup_epochs=20, warmup_learning_rate=1e-6, color_jitter=0.3, ema=0.99996
@@ -58,3 +59,40 @@ def _published(title: str, rate: float, lowest: float, decay: float, drop: float
 
 
 publish(_published(title, *settings) for title, settings in ROWS.items())
+
+
+def _with_idle(table: str, title: str, ratio: float) -> Published:
+    """A row of Tables 4 and 8, and the RePaFormers of Table 3: the model's recipe at another idle ratio."""
+    base = _published(title, *ROWS[title])
+    return dataclasses.replace(
+        base,
+        name=f"{base.name}_{ratio:g}",
+        methods=(RePa(idle_ratio=ratio),),
+        top1=SENSITIVITY[table][title][ratio][1],
+        note=f"the paper's {table}; {base.note}",
+    )
+
+
+def _slab(title: str, top1: str) -> Published:
+    """Table 3's comparator: the backbone under DeiT's training, its layer norms batch norms in the end."""
+    model, arguments = VANILLA[title]
+    return Published(
+        name=f"slab_{title.lower().replace('-', '_')}",
+        model=model,
+        arguments=arguments,
+        methods=(SLAB(ramp_epochs=RAMP, attention=title.startswith("DeiT")),),
+        recipe=DEIT.replace(batch_size=1024, learning_rate=1e-3, drop_path=0.1),
+        top1=top1,
+        note="SLAB's norms under DeiT's training; the ramp ends ten epochs before the run does, which is ours",
+    )
+
+
+RAMP = 290
+publish(
+    _with_idle(table, title, ratio)
+    for table, models in SENSITIVITY.items()
+    for title, ratios in models.items()
+    for ratio in ratios
+    if ratio not in (None, idle_ratio_of(title))
+)
+publish([_slab("DeiT-Base", "78.9"), _slab("Swin-Base", "83.6")])

@@ -1,0 +1,176 @@
+"""Every table and figure of the five papers, with the commands that run it and the rows of results/ that are ours.
+
+`DATA` stands for a data set as `--data` takes it, `PHOTO` for a picture, `WEIGHTS` for a file of weights. A diagram has
+no command: the module that does what it shows is named instead.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One table or figure: what it shows, the commands that run it, and where our own numbers are."""
+
+    number: str
+    shows: str
+    commands: tuple[str, ...] = ()
+    ours: tuple[tuple[str, str], ...] = ()
+    """Result files, each with how the rows' names begin; several beginnings are parted by |, * stands for anything."""
+    remark: str = ""
+
+
+def _study(name: str, only: str) -> str:
+    return f'python -m lab study {name} --data DATA --only "{only}"'
+
+
+def _train(recipe: str, more: str = "") -> str:
+    return f"leanformer train --recipe {recipe} --data DATA --output RUN{more}"
+
+
+SELF, ANNOTATOR = " --checkpoint WEIGHTS --teacher self", " --teacher annotator=dm_nfnet_f6:WEIGHTS"
+GPU = "python -m lab suite gpu --only "
+
+EVIT = (
+    Item("Table 1", "inattentive tokens removed without training",
+         ("python -m lab training-free deit_small_patch16_224 --checkpoint WEIGHTS --data DATA",),
+         (("study_training_free.json", "EViT 0.9 at 3,6,9|EViT 0.7 at 3,6,9|EViT 0.5 at 3,6,9"),)),
+    Item("Table 2", "keep rates, with and without the fused token",
+         ("leanformer tables evit", _train("evit_deit_small_0.7"), _train("evit_deit_small_0.7_no_fusion"),
+          _study("evit", "table2/"), _study("vit_tiny", "EViT 0.")),
+         (("study_evit.json", "table2/"), ("study_vit_tiny.json", "EViT 0.9, |EViT 0.7, |EViT 0.5, "))),
+    Item("Table 3", "DeiT-B; LV-ViT-S with token labels",
+         (_train("evit_deit_base_0.7"), _train("evit_lvvit_small_0.7", ANNOTATOR), _study("evit", "table3b/")),
+         (("study_evit.json", "table3b/"), ("suite_gpu_h200.json", "EViT 0.7 on DeiT-B"))),
+    Item("Table 4", "other places and rates at one cost",
+         (_train("evit_deit_small_at_5_7_10"), _study("evit", "table4/")), (("study_evit.json", "table4/"),)),
+    Item("Table 5", "450 and 600 epochs", (_train("evit_deit_small_0.7_450"), _train("evit_deit_small_0.7_600"))),
+    Item("Table 6", "larger images at the cost of smaller ones; 272 → 448",
+         (_train("evit_deit_small_0.5_304"), _train("evit_lvvit_small_0.7_272", ANNOTATOR),
+          "leanformer train MODEL --recipe evit_lvvit_small_0.7_448 --data DATA --output RUN" + ANNOTATOR,
+          _study("evit", "table6a/|table6b/")), (("study_evit.json", "table6a/|table6b/"),)),
+    Item("Table 7", "from a trained DeiT, the oracle",
+         (_train("evit_deit_small_0.7_oracle", " --checkpoint WEIGHTS"),
+          _train("evit_deit_base_0.7_oracle", " --checkpoint WEIGHTS"), _study("evit", "table7/")),
+         (("study_evit.json", "table7/"),)),
+    Item("Figure 1", "answers with tokens removed at random, attentive and inattentive ones",
+         ("python -m lab figure removed-tokens deit_small_patch16_224 --checkpoint WEIGHTS --image PHOTO",
+          'python -m lab training-free deit_small_patch16_224 --checkpoint WEIGHTS --data DATA --only "removed"'),
+         (("evit_removed_tokens.json", "removed|attentive|EViT"),)),
+    Item("Figure 2, Algorithm 1", "the block", remark="diagram: `leanformer.methods.evit`"),
+    Item("Figures 3, 5", "the tokens that are kept",
+         ("leanformer show kept deit_small_patch16_224 --checkpoint WEIGHTS --apply evit --image PHOTO",)),
+    Item("Figure 4", "accuracy against throughput",
+         ("python -m lab study evit --data DATA --figure FIGURE.png", GPU + '"EViT"'),
+         (("suite_gpu_h200.json", "EViT 0.7 on DeiT-S|EViT 0.5 on DeiT-S"),)),
+)  # fmt: skip
+SIT = (
+    Item("Table 1", "pruned DeiT-S beside SiT on it",
+         ("leanformer tables sit", _train("sit_deit_s", SELF), _train("sit_deit_s_fast", SELF))),
+    Item("Tables 2, 3", "the models, with and without a CNN teacher, beside others",
+         ("leanformer tables sit", _train("sit_ti", SELF), _train("sit_s", SELF),
+          _train("sit_s_cnn", SELF + " --teacher cnn=regnety_160:WEIGHTS"), GPU + '"SiT"'),
+         (("suite_gpu_h200_sit.json", "SiT"), ("suite_gpu_h200_sit_xs.json", "SiT"))),
+    *(
+        Item(f"Table {number}", shows, (_study("sit", f"table{number}/"),), (("study_sit.json", f"table{number}/"),))
+        for number, shows in {
+            4: "slimming against width, depth and dropping", 5: "whose knowledge: its own, CaiT's, RegNet's",
+            6: "costs, by recalibration or a CNN's labels", 7: "how tokens are slimmed", 8: "how they are recalibrated",
+            9: "terms of the loss", 10: "weights of the loss",
+        }.items()
+    ),
+    Item("Figure 1a", "similarity of tokens by depth",
+         ("python -m lab figure token-similarity lvvit_s --checkpoint WEIGHTS --image PHOTO",)),
+    Item("Figure 1b", "attention of two tokens of the tenth block",
+         ("python -m lab figure deep-attention lvvit_s --checkpoint WEIGHTS --image PHOTO",)),
+    Item("Figures 1c, 7", "what patches give to the tokens that are left",
+         ("leanformer show slimming MODEL --image PHOTO",)),
+    Item("Figures 2, 3, 4", "the modules", remark="diagrams: `leanformer.methods.sit`"),
+    Item("Figure 5a", "slimming against dropping on DeiT-S",
+         ('python -m lab study sit --set backbone=deit_small_patch16_224 --data DATA --only "figure5a/"',),
+         (("study_sit.json", "figure5a/"), ("study_vit_tiny.json", "SiT late, "))),
+    Item("Figure 5b", "random places and ratios", (_study("sit", "figure5b/"),), (("study_sit.json", "figure5b/"),)),
+    Item("Figure 6", "accuracy against throughput", ("python -m lab study sit --data DATA --figure FIGURE.png",)),
+)  # fmt: skip
+GUIDE = {
+    1: "pooling and no mixer", 2: "distillation without an affine", 3: "distillation with one",
+    4: "module imitation", 5: "teachers of the logits", 7: "imitation against features",
+    8: "against a shallower and a narrower PoolFormer", 9: "other token mixers to imitate",
+}  # fmt: skip
+REMARKS = {
+    5: "Pyramid ViG-B is in no library that we build on",
+    7: "the rows of the file on a CPU were taken with losses relative to the teacher's features",
+}
+RIFORMER = (
+    *(
+        Item(f"Table {number}", shows, (_study("riformer", f"table{number}/"),),
+             (("study_riformer.json", f"table{number}/"), *more),
+             REMARKS.get(number, ""))
+        for number, shows in GUIDE.items()
+        for more in [{
+            2: (("study_metaformers.json", "RIFormer-S12, no affine"),),
+            3: (("study_metaformers.json", "RIFormer-S12, labels|RIFormer-S12, hard|RIFormer-S12, soft"),),
+            4: (("study_metaformers.json", "RIFormer-S12, imitation"),),
+            7: (("study_riformer_cpu.json", "table7/|ours/"),),
+        }.get(number, ())]
+    ),
+    Item("Table 6", "the models, beside others",
+         ("leanformer tables riformer", _train(
+             "riformer_s12",
+             " --checkpoint WEIGHTS --teacher gfnet_h_b:WEIGHTS --teacher imitation=poolformer_s12:WEIGHTS",
+         ), "leanformer train MODEL --recipe riformer_s12_384 --data DATA --output RUN --teacher gfnet_h_b:WEIGHTS",
+          GPU + '"RIFormer"'), (("suite_gpu_h200.json", "RIFormer"),)),
+    Item("Figure 1", "latency of ViT-B part by part", ("python -m lab profile",), (("profile_h200_eager.json", ""),)),
+    Item("Figures 2, 3", "the block, the training", remark="diagrams: `leanformer.methods.riformer`"),
+    Item("Figure 4", "effective receptive fields",
+         ("leanformer show receptive-field poolformer_s12 --checkpoint WEIGHTS --versus MODEL --image PHOTO",)),
+    Item("Figure 5", "distributions of features",
+         ("leanformer show features poolformer_s12 --checkpoint WEIGHTS --versus MODEL --image PHOTO",)),
+)  # fmt: skip
+REPA = (
+    Item("Tables 1, 2", "before and after fusing, and the vanilla backbones",
+         ("leanformer tables repa", _train("repa_deit_base"), _train("repa_swin_base"), GPU + '"RePa 0.75"'),
+         (("suite_gpu_h200.json", "RePa 0.75 on"),
+          ("study_metaformers_long.json", "RePa-PoolFormer-S12 0.75|PoolFormer-S12, distilled"))),
+    Item("Table 3", "against SLAB's progressive batch norms",
+         ("leanformer tables repa", _train("slab_deit_base"), _train("slab_swin_base"), _train("repa_deit_base_0.25"))),
+    Item("Tables 4, 8", "idle ratios",
+         (_train("repa_deit_base_0.5"), _train("repa_swin_tiny_0.25"), _train("repa_poolformer_s12_0.5"),
+          _study("metaformers", "RePa-PoolFormer-S12")),
+         (("study_metaformers.json", "RePa-PoolFormer-S12"),
+          ("study_vit_tiny.json", "RePa 0.25, |RePa 0.5, |RePa 0.75, "))),
+    Item("Table 5", "backbones trained without labels", ("leanformer tables repa",),
+         remark="`lf.tasks.dino.fit` trains them, `leanformer eval --knn 20` and `--linear` judge them"),
+    Item("Table 6", "detection and segmentation", remark="`leanformer.tasks`: detection and segmentation"),
+    Item("Table 7", "settings of the training", ("leanformer recipes repa",)),
+    Item("Figures 1, 4", "the FFN", remark="diagrams: `leanformer.methods.repa`"),
+    Item("Figure 2", "accuracy against throughput", ("leanformer show trade-off RESULT.json",)),
+    Item("Figure 3", "latency by part of the model", ("python -m lab profile",), (("profile_h200_eager.json", ""),)),
+)  # fmt: skip
+METAFORMER = (
+    Item("ImageNet table", "PoolFormers beside others",
+         ("leanformer tables metaformer", _train("poolformer_s12"), _study("metaformers", "labels")),
+         (("study_metaformers.json", "*Former-S12, labels|*Former-S18, labels"),)),
+    Item("Ablation of S12", "mixers, norms, activations, residual, MLP, hybrids",
+         ("leanformer tables metaformer",
+          *(f"leanformer train {model} --recipe poolformer_s12 --data DATA --output RUN" for model in (
+              "poolformer_s12_depthwise", "poolformer_s12_batchnorm", "poolformer_s12_relu", "poolformer_s12_nomlp",
+              "metaformer_ppaa_s12_224",
+          )))),
+    Item("Table 7", "300 to 3,000 epochs", ("leanformer tables metaformer", _train("poolformer_s12_2000"))),
+    Item("Grad-CAM", "ResNet-50, DeiT-S, ResMLP-S24, PoolFormer-S24",
+         tuple(f"leanformer show grad-cam {model} --checkpoint WEIGHTS --image PHOTO" for model in (
+             "resnet50", "deit_small_patch16_224", "resmlp_24_224", "poolformer_s24",
+         ))),
+    Item("Baselines", "IdentityFormer, RandFormer, PoolFormerV2, ConvFormer, CAFormer",
+         ("leanformer tables metaformer", _train("identityformer_s12"), _train("caformer_s18"),
+          "leanformer train MODEL --recipe caformer_s18_384 --data DATA --output RUN")),
+    Item("StarReLU", "activations of ConvFormer-S18 and CAFormer-S18",
+         (_train("convformer_s18", " --set act=gelu --set mixer_act=gelu"),)),
+)  # fmt: skip
+PAPERS: dict[str, tuple[Item, ...]] = {
+    "EViT (ICLR 2022)": EVIT,
+    "SiT (ECCV 2022)": SIT,
+    "RIFormer (CVPR 2023)": RIFORMER,
+    "RePaFormer (2025)": REPA,
+    "MetaFormer (CVPR 2022, TPAMI 2024)": METAFORMER,
+}

@@ -1,0 +1,155 @@
+"""python -m lab papers: one page of every table and figure of the five papers, the commands, and our own numbers."""
+
+import fnmatch
+import functools
+import importlib
+import shlex
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from leanformer.cli import VERBS as LIBRARY
+from leanformer.cli.parser import parse
+from leanformer.core import write_atomically
+from leanformer.measure import read_results
+from leanformer.papers.recipes import PUBLISHED, parse_recipe
+
+from .paper_index import PAPERS, Item
+from .results_page import markdown
+
+INTRO = """# Every table and figure of the five papers
+
+Written by `python -m lab papers`; not edited by hand. Each has the command that runs it, with `DATA`, `WEIGHTS`,
+`PHOTO`, `MODEL` and `RUN` for what is yours, and our own numbers where `results/` has some. Our runs are of other sizes
+than the papers': what was trained, on what and for how long stands in each result file and in
+[studies.md](studies.md). One recipe a kind is named; `leanformer recipes` lists all."""
+MOST = 12
+"""Rows of ours that are shown for a table."""
+NAMES = ("student", "model", "label")
+"""What the rows of a result call themselves, by the kind of result."""
+
+
+def papers(page: Path = Path("docs/papers.md"), folder: Path = Path("results")) -> None:
+    """Write the page of all tables and figures, with commands and our own numbers.
+
+    Example: python -m lab papers --page docs/papers.md
+
+    Args:
+        page: The Markdown file to write.
+        folder: The folder of the result files.
+    """
+    text = page_text({result["file"]: result for result in read_results(folder)})
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write {page}: {error.strerror}") from error
+    print(f"wrote {write_atomically(page, lambda name: Path(name).write_text(text, encoding='utf-8'))}")
+
+
+def page_text(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page.
+
+    Args:
+        results: results by the names of their files.
+    """
+    parts = [INTRO]
+    for paper, items in PAPERS.items():
+        parts.append(f"## {paper}")
+        for item in items:
+            parts += [f"### {item.number}: {item.shows}", *_told(item, results)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _told(item: Item, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    parts = ["\n".join(f"    {command}" for command in item.commands)] if item.commands else []
+    parts += [f"{item.remark[0].upper()}{item.remark[1:]}."] if item.remark else []
+    for file, only in item.ours:
+        rows = ours(results[file], only) if file in results else []
+        if rows:
+            parts.append(f"Ours, `results/{file}`:")
+            parts.append(markdown(list(rows[0]), [list(row.values()) for row in rows[:MOST]]))
+            parts += [f"and {len(rows) - MOST} more."] if len(rows) > MOST else []
+    return parts
+
+
+def ours(result: Mapping[str, Any], only: str) -> list[dict[str, str]]:
+    """The rows of a result whose names begin with one of the texts in `only`: seeds together, what each got.
+
+    Args:
+        result: a result file's content.
+        only: beginnings that are parted by |, in which * stands for anything.
+
+    >>> ours({"rows": [{"model": "EViT 0.7", "top1": 79.5}, {"model": "RePa", "top1": 70.0}]}, "EViT")
+    [{'row': 'EViT 0.7', 'top-1, %': '79.5'}]
+    """
+    texts, grouped = only.split("|"), {}
+    for row in result.get("rows") or []:
+        name = next((str(row[key]) for key in NAMES if key in row), "")
+        if any(fnmatch.fnmatchcase(name, f"{text}*") for text in texts):
+            grouped.setdefault((name, row.get("epochs"), row.get("learning_rate"), row.get("batch")), []).append(row)
+    lines = [_line(name, rows) for (name, *_), rows in grouped.items()]
+    columns = [column for column in (lines[0] if lines else ()) if any(line[column] for line in lines)]
+    return [{column: line[column] for column in columns} for line in lines]
+
+
+def _line(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    first = rows[0]
+    tops = [row["top1"] for row in rows if isinstance(row.get("top1"), int | float)]
+    spread = f" ({min(tops):.1f} to {max(tops):.1f})" if len(tops) > 1 else ""
+    speedup = first.get("speedup")
+    fastest = speedup.get("optimised", speedup.get("eager")) if isinstance(speedup, Mapping) else speedup
+    return {
+        "row": name,
+        "epochs": str(first.get("epochs") or ""),
+        "rate": f"{first['learning_rate']:g}" if first.get("learning_rate") else "",
+        "seeds": str(len(rows)) if len(rows) > 1 else "",
+        "top-1, %": f"{statistics.mean(tops):.1f}{spread}" if tops else "",
+        "teacher": f"{first['teacher_top1']:.1f}" if first.get("teacher_top1") else "",
+        "paper": f"{first['paper_top1']:g}" if first.get("paper_top1") else "",
+        "speed-up": f"{fastest:.2f}" if isinstance(fastest, int | float) else "",
+        "batch": str(first.get("batch") or ""),
+    }
+
+
+def check(command: str) -> None:
+    """Refuse a command that could not run: its verb, options, recipe, study and rows all have to be there.
+
+    Args:
+        command: a line of the page.
+
+    Raises:
+        ValueError: says what does not resolve.
+
+    >>> check("leanformer tables evit")
+    """
+    words = shlex.split(command)
+    if words[:3] == ["python", "-m", "lab"]:
+        function, given = _lab_verbs()[words[3]], words[4:]
+    else:
+        module, _, name = LIBRARY[words[1]].partition(":")
+        function, given = getattr(importlib.import_module(f"leanformer.cli.{module}"), name), words[2:]
+    call: Any = parse(function, " ".join(words[:4]), given)
+    _resolve(words, call.keywords if isinstance(call, functools.partial) else {})
+
+
+def _resolve(words: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Names inside the options that a parser does not look up."""
+    from leanformer.core import parse_options
+    from leanformer.papers.tables import TABLES
+
+    from .study import STUDIES
+
+    if words[1] == "train" and options["recipe"].partition(":")[0] not in PUBLISHED:
+        parse_recipe(options["recipe"])
+    if words[1] == "tables" and options["system"] not in (*TABLES, "all"):
+        raise ValueError(f"unknown system '{options['system']}'")
+    if words[1:4] == ["-m", "lab", "study"]:
+        study = STUDIES[options["name"]](None, **parse_options(options["arguments"]))
+        study.chosen(options["only"])
+
+
+def _lab_verbs() -> Mapping[str, Callable[..., Any]]:
+    from .__main__ import VERBS
+
+    return VERBS

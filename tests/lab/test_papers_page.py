@@ -1,0 +1,55 @@
+"""The page of the papers: every command of it can be parsed and finds what it names, our numbers come from files."""
+
+import json
+
+import pytest
+
+from lab.__main__ import main
+from lab.paper_index import PAPERS
+from lab.papers import check, ours
+
+COMMANDS = sorted({command for items in PAPERS.values() for item in items for command in item.commands})
+
+
+def test_every_command_of_the_page_parses_and_finds_what_it_names():
+    for command in COMMANDS:
+        check(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("leanformer train --recipe evit_deit_small_0.77 --data D --output R", "unknown recipe"),
+        ("leanformer tables swin", "unknown system"),
+        ('python -m lab study sit --data D --only "table99/"', "table99"),
+        ("leanformer show kept vit --picture P", "picture"),
+    ],
+)
+def test_a_command_that_could_not_run_is_found_out(command, told):
+    with pytest.raises(ValueError, match=told):
+        check(command)
+
+
+def test_every_table_and_figure_is_there_once_with_a_command_or_a_remark():
+    for items in PAPERS.values():
+        numbers = [item.number for item in items]
+        assert len(set(numbers)) == len(numbers)
+        assert all(item.commands or item.remark for item in items)
+    evit, sit, riformer, repa, _ = PAPERS.values()
+    for items, last in ((evit, 7), (sit, 10), (riformer, 9), (repa, 8)):
+        told = " ".join(item.number.replace(",", "") for item in items if item.number.startswith("Table"))
+        assert {int(word) for word in told.split() if word.isdigit()} == set(range(1, last + 1))
+
+
+def test_our_numbers_are_those_of_the_files_with_seeds_together(tmp_path, capsys):
+    rows = [{"student": "table2/0.7, labels", "seed": seed, "epochs": 3, "top1": top1, "teacher_top1": 40.0}
+            for seed, top1 in ((0, 31.0), (1, 32.0))]  # fmt: skip
+    assert ours({"rows": rows}, "table2/") == [
+        {"row": "table2/0.7, labels", "epochs": "3", "seeds": "2", "top-1, %": "31.5 (31.0 to 32.0)", "teacher": "40.0"}
+    ]
+    (tmp_path / "study_evit.json").write_text(json.dumps({"kind": "study evit", "rows": rows}))
+    assert main(["papers", "--page", str(tmp_path / "papers.md"), "--folder", str(tmp_path)]) == 0
+    page = (tmp_path / "papers.md").read_text()
+    assert "| table2/0.7, labels | 3 | 2 | 31.5 (31.0 to 32.0) | 40.0 |" in page
+    assert all(f"## {paper}" in page for paper in PAPERS)
+    assert "python -m lab figure token-similarity" in page
