@@ -40,6 +40,8 @@ ROOMS = {
 }
 ROOMS = {room: said for room, said in ROOMS.items() if room == "leanformer" or find_spec(f"leanformer.{room}")}
 """Room → what its page says first. The page of `papers` is that of `lf.recipes`."""
+RENDERED = ("results", "papers")
+"""Verbs of the laboratory that write a page of their name."""
 COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 REST = "https://github.com/leanformer/leanformer/blob/main/"
 
@@ -55,19 +57,24 @@ def mathml(source: str, *_: Any, **__: Any) -> str:
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Leave out of the navigation what is not there: a few pages come with parts that an installation may lack."""
-    made = {f"reference/{name}.md" for name in [*ROOMS, "commands", "index"]} | set(COPIED) | {"results.md"}
+    made = (
+        {f"reference/{name}.md" for name in [*ROOMS, "commands", "index"]}
+        | set(COPIED)
+        | {f"{verb}.md" for verb in RENDERED}
+    )
     config.nav = _there(config.nav, Path(config.docs_dir), made)
     return config
 
 
 def on_pre_build(config: MkDocsConfig) -> None:
-    """Render results/ into results.md, unless the page is newer than everything that it is made from."""
-    page = Path(config.docs_dir) / "results.md"
+    """Render results/ into pages, unless they are newer than everything that they are made from."""
     sources = [*(ROOT / "results").glob("*.json"), *(ROOT / "src/leanformer/papers").rglob("*.py")]
-    if page.exists() and page.stat().st_mtime >= max(path.stat().st_mtime for path in sources):
-        return
-    command = [sys.executable, "-m", "lab", "results", "--page", str(page), "--folder", str(ROOT / "results")]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    newest = max(path.stat().st_mtime for path in sources)
+    for verb in RENDERED:
+        page = Path(config.docs_dir) / f"{verb}.md"
+        if not page.exists() or page.stat().st_mtime < newest:
+            command = [sys.executable, "-m", "lab", verb, "--page", str(page), "--folder", str(ROOT / "results")]
+            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -84,7 +91,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Keep a page of numbers out of the search, and the tests' markers out of the pages."""
-    if page.file.src_uri == "results.md":
+    if page.file.src_uri.removesuffix(".md") in RENDERED:
         page.meta["search"] = {"exclude": True}
     return re.sub(r"<!-- block: .*? -->\n", "", markdown, flags=re.DOTALL)
 

@@ -60,7 +60,7 @@ def test_nothing_on_the_site_is_fetched_from_the_network():
     theme = yaml.safe_load(re.sub(r"!!python/name:\S+", "x", settings))["theme"]
     assert theme["font"] is False
     for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.css")]:
-        if path.name != "results.md":
+        if path.name not in ("results.md", "papers.md"):
             fetched = re.findall(r"<(?:script|link|img|iframe)[^>]*https?://|url\(\s*['\"]?https?://", path.read_text())
             assert not fetched, path
 
