@@ -10,6 +10,7 @@ import tyro
 
 from leanformer.papers.tables import TABLES
 
+from .dense import dense
 from .families import run_families
 from .figures import figure
 from .imagenet import imagenet
@@ -114,6 +115,7 @@ VERBS = {
     "plans": plans,
     "suite": suite,
     "kernels": kernels,
+    "dense": dense,
     "profile": profile,
     "training-free": training_free,
     "figure": figure,

@@ -140,7 +140,11 @@ REPA = (
           ("study_vit_tiny.json", "RePa 0.25, |RePa 0.5, |RePa 0.75, "))),
     Item("Table 5", "backbones trained without labels", ("leanformer tables repa",),
          remark="`lf.tasks.dino.fit` trains them, `leanformer eval --knn 20` and `--linear` judge them"),
-    Item("Table 6", "detection and segmentation", remark="`leanformer.tasks`: detection and segmentation"),
+    Item("Table 6", "detection and segmentation",
+         (*(f"leanformer train swin_small_patch4_window7_224 --task detection --detector {detector} --apply repa "
+            "--recipe dense --data DATA --output RUN" for detector in ("retinanet", "mask_rcnn")),
+          "leanformer train swin_small_patch4_window7_224 --task segmentation --segmenter upernet --apply repa "
+          "--recipe dense --data DATA --output RUN")),
     Item("Table 7", "settings of the training", ("leanformer recipes repa",)),
     Item("Figures 1, 4", "the FFN", remark="diagrams: `leanformer.methods.repa`"),
     Item("Figure 2", "accuracy against throughput", ("leanformer show trade-off RESULT.json",)),

@@ -1,19 +1,13 @@
 """python -m lab papers: one page of every table and figure of the five papers, the commands, and our own numbers."""
 
 import fnmatch
-import functools
-import importlib
-import shlex
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leanformer.cli import VERBS as LIBRARY
-from leanformer.cli.parser import parse
 from leanformer.core import write_atomically
 from leanformer.measure import read_results
-from leanformer.papers.recipes import PUBLISHED, parse_recipe
 
 from .paper_index import PAPERS, Item
 from .results_page import markdown
@@ -110,46 +104,3 @@ def _line(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         "speed-up": f"{fastest:.2f}" if isinstance(fastest, int | float) else "",
         "batch": str(first.get("batch") or ""),
     }
-
-
-def check(command: str) -> None:
-    """Refuse a command that could not run: its verb, options, recipe, study and rows all have to be there.
-
-    Args:
-        command: a line of the page.
-
-    Raises:
-        ValueError: says what does not resolve.
-
-    >>> check("leanformer tables evit")
-    """
-    words = shlex.split(command)
-    if words[:3] == ["python", "-m", "lab"]:
-        function, given = _lab_verbs()[words[3]], words[4:]
-    else:
-        module, _, name = LIBRARY[words[1]].partition(":")
-        function, given = getattr(importlib.import_module(f"leanformer.cli.{module}"), name), words[2:]
-    call: Any = parse(function, " ".join(words[:4]), given)
-    _resolve(words, call.keywords if isinstance(call, functools.partial) else {})
-
-
-def _resolve(words: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Names inside the options that a parser does not look up."""
-    from leanformer.core import parse_options
-    from leanformer.papers.tables import TABLES
-
-    from .study import STUDIES
-
-    if words[1] == "train" and options["recipe"].partition(":")[0] not in PUBLISHED:
-        parse_recipe(options["recipe"])
-    if words[1] == "tables" and options["system"] not in (*TABLES, "all"):
-        raise ValueError(f"unknown system '{options['system']}'")
-    if words[1:4] == ["-m", "lab", "study"]:
-        study = STUDIES[options["name"]](None, **parse_options(options["arguments"]))
-        study.chosen(options["only"])
-
-
-def _lab_verbs() -> Mapping[str, Callable[..., Any]]:
-    from .__main__ import VERBS
-
-    return VERBS

@@ -167,10 +167,11 @@ BY_TABLE: dict[str, dict[str, Setting]] = {
         "18-convformer": _imitating(80, 20, 4, 77.53, backbone="convformer_s18", initialise=True),
         "18-caformer": _imitating(80, 20, 4, 77.26, backbone="caformer_s18", initialise=True),
     },
-    # not in the paper: other teachers of the logits, losses relative to the teacher's features, an affine that starts
-    # where least squares puts it, and what imitation adds to each start
+    # not in the paper: other teachers of the logits
+    "teachers": _by_teacher(OUR_TEACHERS),
+    # not in the paper: losses relative to the teacher's features, an affine that starts where least squares puts it,
+    # and what imitation adds to each start
     "ours": {
-        **_by_teacher(OUR_TEACHERS),
         "affine-alone": ALONE,
         "relative": dataclasses.replace(FINAL, method=FINAL.method.replace(relative=True), top1=None),  # type: ignore[union-attr]
         "fitted": dataclasses.replace(FINAL, method=FINAL.method.replace(**OURS), top1=None),  # type: ignore[union-attr]

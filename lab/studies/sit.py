@@ -28,7 +28,7 @@ import leanformer as lf
 from leanformer.backbones import create
 from leanformer.core import apply, blocks_of
 from leanformer.methods import EViT, SiT
-from leanformer.methods.sit.method import slimmed_counts
+from leanformer.methods.sit import slimmed_counts
 from leanformer.papers.published import extended
 
 from .student import DISTILLED, LABELS, Make, Student, Study

@@ -20,9 +20,7 @@ from torch import Tensor, nn
 from leanformer.core import Block, Method, apply, blocks_of
 from leanformer.measure import read_results
 from leanformer.methods import EViT, ToMe
-from leanformer.methods.evit import kept_count
-from leanformer.methods.evit.method import Reorganise
-from leanformer.methods.evit.reorganise import Choose
+from leanformer.methods.evit import Choose, Reorganise, kept_count
 
 RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
 FINE = tuple(thousandth / 1000 for thousandth in range(1000, 699, -1))

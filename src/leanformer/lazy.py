@@ -34,7 +34,8 @@ def lazy_attributes(package: str, **elsewhere: str) -> tuple[Callable[[str], Any
             found = importlib.import_module(f"{package}.{place}")
             found = getattr(found, attribute) if attribute else found
         else:
-            public = importlib.import_module(f"{package}.{PUBLIC}")
+            has_public = find_spec(f"{package}.{PUBLIC}") is not None
+            public = importlib.import_module(f"{package}.{PUBLIC}") if has_public else None
             if not hasattr(public, name):
                 raise AttributeError(f"module '{package}' has no attribute '{name}'")
             found = getattr(public, name)

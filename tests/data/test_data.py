@@ -11,8 +11,8 @@ from timm.data import create_transform
 
 import leanformer as lf
 from leanformer.data.augment import Augment, erase, random_boxes
+from leanformer.data.batches import Plan
 from leanformer.data.draws import key_of, seed_all, uniforms
-from leanformer.data.loader import Plan
 from leanformer.data.packs import write_pack
 from leanformer.data.sources import class_names
 from leanformer.data.view import EvaluationView

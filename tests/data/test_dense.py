@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 import leanformer as lf
+from leanformer.data.batches import Plan
 from leanformer.data.dense import IGNORED, Target, scenes_of
 from leanformer.data.dense_augment import SceneAugment, SceneEvaluation
 from leanformer.data.dense_camvid import CLASSES
 from leanformer.data.dense_loader import evaluation_scenes, training_scenes
 from leanformer.data.dense_open import open_scenes
-from leanformer.data.loader import Plan
 
 CPU = torch.device("cpu")
 
@@ -64,18 +64,36 @@ def test_what_is_wrong_in_a_coco_file_is_counted_and_told(tmp_path):
     wrong = [
         an_object([2, 3, 0, 4]), an_object([30, 30, 5, 5]), an_object([1, 1, float("nan"), 2]), an_object("box"),
         an_object([2, 3, 4, 4], category=77), an_object([1, 1, 3, 3], image_id=1000),
-        an_object([1, 1, 3, 3], segmentation={"counts": [4], "size": [2, 2]}), an_object([0, 0, 9, 9], iscrowd=1),
+        an_object([0, 0, 9, 9], iscrowd=1),
     ]  # fmt: skip
     data = open_scenes(coco(tmp_path, wrong), "val", "boxes")
     told = dict(line.removeprefix(f"{data.name}: ").split(" ", 1)[::-1] for line in data.notes())
     assert told == {
         "broken boxes were left out": "4", "objects of categories that are not listed were left out": "1",
         "objects of pictures that are not listed were left out": "1", "pictures have no objects": "1",
-        "objects with a mask of another size than their picture were left out": "1", "crowds are not learnt from": "1",
+        "crowds are not learnt from": "1",
     }  # fmt: skip
     target = data.picture(0)[1]
     assert target.crowd.tolist() == [True]
     assert len(target.without_crowds().labels) == 0
+
+
+def test_masks_of_another_size_and_objects_without_one_are_left_out_where_masks_are_wanted(tmp_path):
+    other, square = {"counts": [4], "size": [2, 2]}, [[2, 3, 8, 3, 8, 7, 2, 7]]
+    root = coco(tmp_path, [an_object([1, 1, 3, 3], segmentation=each, area=5) for each in (other, square, None)])
+    masks, boxes = open_scenes(root, "val", "masks"), open_scenes(root, "val", "boxes")
+    assert len(masks.picture(0)[1].labels) == 1
+    assert {line.split(": ")[1][:22] for line in masks.notes()} == {
+        "1 objects with a mask ", "1 objects without a ma", "1 pictures have no obj"
+    }  # fmt: skip
+    assert boxes.picture(0)[1].masks is None
+    assert boxes.picture(0)[1].areas.tolist() == [5, 5, 5]
+
+
+def test_labels_that_no_class_has_are_refused():
+    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="target 0 has the label 3; there are 2 classes"):
+        scenes_of([image], [Target(torch.zeros(1, 4), torch.tensor([3]))], ["a", "b"])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from PIL import Image
 from timm.data import auto_augment
 
 import leanformer as lf
-from leanformer.data import loader
+from leanformer.data import batches, reading
 from leanformer.data.draws import seed_all
 from leanformer.data.loader import augment_of
 from leanformer.data.pictures import AugmentationError, PictureAugment, pipeline
@@ -145,7 +145,7 @@ def test_an_error_of_an_augmentation_is_told_as_such_and_is_no_damage(tmp_path, 
 
 def _seeded(data):
     augment = PictureAugment(lf.recipes.plain(crop_scale=(0.1, 0.9)), CONFIG)
-    return loader._Seeded(data, augment, seed=0)
+    return reading.Seeded(data, augment, seed=0)
 
 
 def test_a_replacement_has_draws_of_its_own_that_depend_on_its_place_alone(tmp_path):
@@ -184,12 +184,12 @@ def test_reading_files_warns_of_nothing_by_default(tmp_path):
 
 def test_processes_of_one_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
-    assert loader.worker_count(None) == 8
+    assert batches.worker_count(None) == 8
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert loader.worker_count(None) == 2
-    assert loader.worker_count(0) == 0
+    assert batches.worker_count(None) == 2
+    assert batches.worker_count(0) == 0
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
-    assert loader.worker_count(None) == 1
+    assert batches.worker_count(None) == 1
 
 
 def test_on_a_cpu_few_images_are_evaluated_at_a_time():

@@ -11,9 +11,10 @@ from PIL import Image
 from timm.data import Mixup
 
 import leanformer as lf
+from leanformer.data.batches import Batch, Plan
 from leanformer.data.draws import host_state, seed_all
 from leanformer.data.label_maps import TokenLabelled
-from leanformer.data.loader import Batch, Plan, training_batches
+from leanformer.data.loader import training_batches
 from leanformer.data.mixing import Mixing
 from leanformer.data.pictures import PictureAugment, changed
 from leanformer.data.sources import Stream

@@ -7,8 +7,8 @@ from PIL import Image
 
 import leanformer as lf
 from lab.__main__ import main
-from lab.figures import class_scores, correlations, keep_tokens, similar_shares
 from lab.studies.training_free import training_free
+from leanformer.visualise.redundancy import class_scores, correlations, keep_tokens, similar_shares
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
 

@@ -23,16 +23,16 @@ def run(folder, *more):
 
 
 def test_a_row_learns_from_another_teacher_which_is_trained_once_at_the_studys_size(tmp_path):
-    assert run(tmp_path, "--only", "ours/resnet50") == 0
+    assert run(tmp_path, "--only", "teachers/resnet50") == 0
     (row,) = json.loads((tmp_path / "study.json").read_text())["rows"]
     assert list(row["other_teachers_top1"]) == ["resnet50"]
     trained = tmp_path / "runs" / "teacher-resnet50-0" / "model.safetensors"
     stamp = trained.stat().st_mtime
-    assert run(tmp_path, "--only", "ours/resnet50-imitation") == 0
+    assert run(tmp_path, "--only", "teachers/resnet50-imitation") == 0
     assert trained.stat().st_mtime == stamp
     assert main(["study", "riformer", "--data", "x", "--other", "vig=file"]) == 2
     other = ["--other", f"resnet50={trained}", "--output", str(tmp_path / "given.json"), "--runs", str(tmp_path / "g")]
-    assert run(tmp_path, "--only", "ours/resnet50", *other) == 0
+    assert run(tmp_path, "--only", "teachers/resnet50", *other) == 0
     assert not (tmp_path / "g" / "teacher-resnet50-0" / "model.safetensors").exists()
 
 

@@ -1,14 +1,41 @@
 """The page of the papers: every command of it can be parsed and finds what it names, our numbers come from files."""
 
+import functools
+import importlib
 import json
+import shlex
 
 import pytest
 
-from lab.__main__ import main
+from lab.__main__ import VERBS, main
 from lab.paper_index import PAPERS
-from lab.papers import check, ours
+from lab.papers import ours
+from lab.study import STUDIES
+from leanformer.cli import VERBS as LIBRARY
+from leanformer.cli.parser import parse
+from leanformer.core import parse_options
+from leanformer.papers.recipes import PUBLISHED, parse_recipe
+from leanformer.papers.tables import TABLES
 
 COMMANDS = sorted({command for items in PAPERS.values() for item in items for command in item.commands})
+
+
+def check(command):
+    """Refuse a command that could not run: its verb, options, recipe, study and rows all have to be there."""
+    words = shlex.split(command)
+    if words[:3] == ["python", "-m", "lab"]:
+        function, given = VERBS[words[3]], words[4:]
+    else:
+        module, _, name = LIBRARY[words[1]].partition(":")
+        function, given = getattr(importlib.import_module(f"leanformer.cli.{module}"), name), words[2:]
+    call = parse(function, " ".join(words[:4]), given)
+    options = call.keywords if isinstance(call, functools.partial) else {}
+    if words[1] == "train" and options["recipe"].partition(":")[0] not in PUBLISHED:
+        parse_recipe(options["recipe"])
+    if words[1] == "tables" and options["system"] not in (*TABLES, "all"):
+        raise ValueError(f"unknown system '{options['system']}'")
+    if words[1:4] == ["-m", "lab", "study"]:
+        STUDIES[options["name"]](None, **parse_options(options["arguments"])).chosen(options["only"])
 
 
 def test_every_command_of_the_page_parses_and_finds_what_it_names():

@@ -11,8 +11,11 @@ from leanformer.core import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "lab").rglob("*.py"))
-MODULES = {"leanformer.backbones.census", "leanformer.papers.table"}
-MODULES |= {"leanformer.papers.tables", "leanformer.methods.evit"}
+MODULES = {
+    "leanformer.backbones.census", "leanformer.methods.evit", "leanformer.methods.sit", "leanformer.papers.evit.tables",
+    "leanformer.papers.lvvit", "leanformer.papers.published", "leanformer.papers.repa.dense", "leanformer.papers.table",
+    "leanformer.papers.tables", "leanformer.tasks.pyramid",
+}  # fmt: skip
 """Public modules below a room whose names the room does not repeat. A bench of kernels needs
 the kernels as well, and a study of the search its parts."""
 

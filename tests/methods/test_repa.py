@@ -244,3 +244,12 @@ def test_the_ramp_starts_as_the_backbone_and_ends_in_the_form_that_folds():
         assert torch.allclose(model(x), plain(x), atol=1e-6)
     assert lf.RePa().advance(plain, 1.0) == {}
     assert lf.RePa(schedule="linear").schedule == "linear"
+
+
+@pytest.mark.exhaustive
+def test_a_row_of_table_6_is_a_whole_detector_with_the_papers_latency_and_accuracy_beside_it():
+    row = next(row for row in TABLES.rows if row.model == "RetinaNet, RePa-Swin-Small, fused")
+    assert row.published == {"ms/picture": "53.8", "AP": "38.3"}
+    params, macs = row.measure()
+    assert round(params, 2) == 40.1
+    assert macs == pytest.approx(268.9, abs=0.1)

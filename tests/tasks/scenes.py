@@ -43,7 +43,7 @@ def draw_scene(index: int, size: int = 64, label_map: bool = False) -> tuple[Ten
 def scenes(first: int, count: int, size: int = 64, label_map: bool = False, masks: bool = True) -> Scenes:
     """So many scenes, from the one of number `first` on."""
     pairs = [draw_scene(index, size, label_map) for index in range(first, first + count)]
-    if not masks:
+    if not masks and not label_map:
         pairs = [(image, Target(target.boxes, target.labels)) for image, target in pairs]
     return scenes_of(*zip(*pairs), ("background", *CLASSES) if label_map else CLASSES)
 

@@ -26,7 +26,7 @@ def test_a_detector_learns_shapes_that_are_drawn():
     recipe = lf.train.plain(
         epochs=3, batch_size=4, learning_rate=3e-3, weight_decay=1e-4, clip_grad=5.0, warmup_epochs=1
     )
-    data, val = scenes(0, 96, masks=False), scenes(1000, 24, masks=False)
+    data, val = scenes(0, 96), scenes(1000, 24)  # their masks are left aside
     found = lf.tasks.fit(small_detector(), recipe=recipe, data=data, val=val, evaluate_every=3, **HOW).evaluation
     assert found.figures["ap50"] > 80
     assert found.images == 24
@@ -91,6 +91,20 @@ def test_the_pyramid_term_is_the_mean_over_the_maps_of_their_mean_squared_differ
         objective(dataclasses.replace(step, student=View(None, {"backbone": {"0": torch.zeros(1, 2, 8, 8)}})))
 
 
+@pytest.mark.parametrize("kind", ["retinanet", "mask_rcnn"])
+def test_under_autocast_boxes_are_as_exact_as_without(kind):
+    model, seen = small_detector(kind, side=320).eval(), []
+    (model.rpn if kind == "mask_rcnn" else model).anchor_generator.register_forward_hook(
+        lambda module, inputs, output: seen.append(output[0])
+    )
+    with torch.no_grad():
+        model([torch.rand(3, 300, 320)])
+        with torch.autocast("cpu", torch.bfloat16):
+            answer = model([torch.rand(3, 300, 320)])[0]
+    assert torch.equal(seen[0], seen[1])
+    assert answer["boxes"].dtype == torch.float32
+
+
 def boxes(*sides: tuple[float, ...], labels: tuple[int, ...]) -> Target:
     return Target(torch.tensor(sides).reshape(-1, 4), torch.tensor(labels, dtype=torch.long))
 
@@ -140,6 +154,7 @@ def test_boxes_and_masks_are_drawn_where_they_are():
         ({"model": lambda: small_detector(classes=5)}, "has 2 classes, but the model has 5; make it with classes=2"),
         ({"model": lambda: small_detector("mask_rcnn")}, "has boxes, but masks of its objects are needed"),
         ({"compile": True}, "leave compile out"),
+        ({"objective": "cross_entropy + pyramid"}, "detection has no objective 'cross_entropy'; it has: detection"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training(change, words):

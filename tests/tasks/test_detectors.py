@@ -96,6 +96,30 @@ def test_repa_adopts_the_backbone_inside_a_trained_detector_and_is_calibrated_on
     assert any(isinstance(module, IdleFFN) for module in fitted.backbone.features.body.modules())
 
 
+def optimized(joined: torch.nn.Module, **how) -> torch.nn.Module:
+    """Stands for `lf.optimize`, which would compile."""
+    joined.choice = how["size"]
+    return joined
+
+
+def test_a_fast_detector_finds_the_same_boxes_and_its_file_holds_the_plain_one(lean, tmp_path):
+    plain = lf.recalibrate(lean["mask_rcnn"].eval(), [pictures()])
+    fast = plain.optimised_inside(optimized, device="cpu", size=None)
+    assert fast.choice == (3, 64, 96)
+    again = lf.load(lf.save(fast, tmp_path / "fast.safetensors"))
+    for one, two, three in zip(plain(pictures()), fast(pictures()), again(pictures()), strict=True):
+        assert all(torch.equal(one[name], two[name]) and torch.equal(one[name], three[name]) for name in one)
+    assert all(p.requires_grad for p in plain.parameters())
+
+
+@pytest.mark.exhaustive
+def test_optimize_compiles_the_backbone_of_a_detector(lean):
+    plain = lf.fuse(lf.recalibrate(lean["faster_rcnn"].eval(), [pictures()]))
+    fast = lf.optimize(plain, device="cpu", batch=1, search=False)
+    for one, two in zip(plain.lenient((64, 96))(pictures()), fast(pictures()), strict=True):
+        torch.testing.assert_close(one["boxes"][:3], two["boxes"][:3], rtol=1e-3, atol=1e-2)
+
+
 def test_the_normalisation_is_the_backbones_and_unknown_options_are_refused():
     body = lf.core.set_input(backbone(), {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)})
     assert lf.tasks.detector("retinanet", body, 2, **SMALL).transform.image_mean == [0.5, 0.4, 0.3]

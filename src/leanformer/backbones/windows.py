@@ -64,7 +64,7 @@ def window_mask(size: Pair, window: Pair, shift: Pair, like: Tensor) -> Tensor:
     rows, columns = (_regions(*side, like) for side in zip(size, window, shift))
     regions = (3 * rows[:, None] + columns).reshape(size[0] // window[0], window[0], size[1] // window[1], window[1])
     regions = regions.transpose(1, 2).reshape(-1, window[0] * window[1])  # (n, N)
-    return (regions[:, :, None] != regions[:, None, :]).to(like.dtype) * -100.0
+    return torch.where(regions[:, :, None] != regions[:, None, :], -100.0, 0.0).to(like.dtype)
 
 
 def _regions(side: int, window: int, shift: int, like: Tensor) -> Tensor:

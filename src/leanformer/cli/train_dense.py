@@ -62,7 +62,10 @@ class Dense:
         if classes is None:
             wanted = "label_map" if self.task.name == "segmentation" else "masks" if name == "mask_rcnn" else "boxes"
             classes = open_scenes(data, "val", wanted).num_classes
-        return _maker(self.task.name)(name, model, classes=classes, **options)
+        try:
+            return _maker(self.task.name)(name, model, classes=classes, **options)
+        except TypeError as error:
+            raise ValueError(f"{self.model}: {error}") from error
 
     def teacher(self, spec: str, start: nn.Module) -> tuple[str, nn.Module]:
         """`role=` and then self (the model before the methods) or a leanformer checkpoint.

@@ -1,6 +1,6 @@
 """The slots, the methods' contract, apply and fuse, and self-describing checkpoints."""
 
-from .answers import HasEvidence, HasFixedPass, evidence_of
+from .answers import HasEvidence, HasFixedPass, OptimisesInside, evidence_of
 from .block import Block, Branch, Grid, Layout, Slot, blocks_of
 from .calibration import Calibratable, calibrate, recalibrate, starts_from, uncalibrated
 from .card import (
@@ -62,6 +62,7 @@ __all__ = [
     "Method",
     "NeedsGrid",
     "Objective",
+    "OptimisesInside",
     "Reducer",
     "Rewrite",
     "Slot",

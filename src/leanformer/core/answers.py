@@ -26,6 +26,15 @@ class HasFixedPass(Protocol):
         ...
 
 
+@runtime_checkable
+class OptimisesInside(Protocol):
+    """A model of which only a part can be optimised as a whole model is."""
+
+    def optimised_inside(self, optimize: Any, **how: Any) -> nn.Module:
+        """The model with that part optimised by `optimize`, which takes what is in `how`."""
+        ...
+
+
 def evidence_of(model: nn.Module) -> dict[str, Tensor]:
     """What a model answers to two random images of its own size and dtype, by name.
 

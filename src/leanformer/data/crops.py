@@ -15,7 +15,7 @@ from .kinds import Arrays
 from .pictures import PictureAugment
 
 if TYPE_CHECKING:
-    from .loader import Plan
+    from .batches import Plan
 
 
 class PictureCrops:

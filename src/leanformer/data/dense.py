@@ -10,7 +10,7 @@ picture that cannot be read, or whose label map has another size, counts as dama
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class Target:
     masks: Tensor | None = None
     label_map: Tensor | None = None
     crowd: Tensor = None  # type: ignore[assignment]
+    areas: Tensor | None = None
+    """Pixels of each object as the annotation tells them, by which objects are called small or large; (n,)"""
 
     def __post_init__(self) -> None:
         if self.crowd is None:
@@ -49,6 +51,17 @@ class Target:
         kept = ~self.crowd
         masks = None if self.masks is None else self.masks[kept]
         return Target(self.boxes[kept], self.labels[kept], masks, self.label_map)
+
+
+@dataclass(frozen=True)
+class BoxesAlone:
+    """Reads scenes without their masks."""
+
+    read: Callable[[Any], tuple[Image.Image, Target]]
+
+    def __call__(self, entry: Any) -> tuple[Image.Image, Target]:
+        picture, target = self.read(entry)
+        return picture, replace(target, masks=None)
 
 
 @dataclass
@@ -95,6 +108,10 @@ class Scenes:
                 raise ValueError(f"its map is {width} x {height}, the picture {picture.width} x {picture.height}")
         return picture, target
 
+    def without_masks(self) -> "Scenes":
+        """The same scenes for a model that finds boxes alone."""
+        return replace(self, read=BoxesAlone(self.read), has=self.has - {"masks"})
+
     def filename(self, index: int) -> str:
         """A name of the picture for reports."""
         return str(getattr(self.entries[index], "path", f"picture {index}"))
@@ -118,7 +135,13 @@ def scenes_of(images: Sequence[Any], targets: Sequence[Target], classes: Sequenc
     """
     if len(images) != len(targets):
         raise ValueError(f"{len(images)} images but {len(targets)} targets")
-    pairs = [(image, target) for image, target in zip(images, targets)]
+    for index, target in enumerate(targets):
+        numbers = target.labels if target.label_map is None else target.label_map[target.label_map != IGNORED]
+        if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(classes):
+            raise ValueError(f"target {index} has the label {int(numbers.max())}; there are {len(classes)} classes")
+        if target.boxes.shape != (len(target.labels), 4):
+            raise ValueError(f"target {index} has {len(target.labels)} labels and boxes {tuple(target.boxes.shape)}")
+    pairs = list(zip(images, targets))
     first = targets[0] if len(targets) else Target()
     has = {"masks", "boxes"} if first.masks is not None else {"label_map"} if first.label_map is not None else {"boxes"}
     return Scenes(pairs, _kept, tuple(classes), "scenes in memory", frozenset(has))

@@ -25,6 +25,7 @@ class CocoObject:
     box: tuple[float, float, float, float]
     label: int
     crowd: bool
+    area: float
     mask: Any = None
 
 
@@ -38,17 +39,19 @@ class CocoEntry:
     objects: tuple[CocoObject, ...]
 
 
-def open_coco(root: Path, split: str) -> Scenes:
-    """The pictures of a split with boxes and, where the file has them, masks.
+def open_coco(root: Path, split: str, masks: bool = False) -> Scenes:
+    """The pictures of a split with boxes and, where they are wanted and the file has them, masks.
 
     Args:
         root: The folder that has `annotations` in it.
         split: train or val.
+        masks: Whether masks are wanted.
     """
     path = annotation_file(root, split)
+    if masks and importlib.util.find_spec("faster_coco_eval") is None:
+        raise ValueError("masks of COCO files need faster-coco-eval; pip install 'leanformer[dense]' brings it")
     try:
-        content = json.loads(path.read_text())
-        return _scenes(content, path, root)
+        return _scenes(json.loads(path.read_text()), path, root, masks)
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is no COCO instances file: {type(error).__name__} {error}") from error
 
@@ -62,7 +65,7 @@ def annotation_file(root: Path, split: str) -> Path:
     raise ValueError(f"{root} has no split '{split}': looked for annotations/instances_{split}*.json")
 
 
-def _scenes(content: dict[str, Any], path: Path, root: Path) -> Scenes:
+def _scenes(content: dict[str, Any], path: Path, root: Path, masks: bool) -> Scenes:
     categories = sorted(content["categories"], key=lambda each: each["id"])
     classes, number = (
         tuple(str(each["name"]) for each in categories),
@@ -72,11 +75,11 @@ def _scenes(content: dict[str, Any], path: Path, root: Path) -> Scenes:
     sizes = {each["id"]: (int(each["width"]), int(each["height"])) for each in content["images"]}
     objects: dict[Any, list[CocoObject]] = {key: [] for key in sizes}
     for each in content["annotations"]:
-        found = _object(each, number, sizes, left_out)
+        found = _object(each, number, sizes, left_out, masks)
         if found is not None:
             objects[each["image_id"]].append(found)
-    masks = any(found.mask is not None for several in objects.values() for found in several)
-    if masks:
+    drawable = any(found.mask is not None for several in objects.values() for found in several)
+    if drawable:
         for key, several in objects.items():
             objects[key] = [found for found in several if found.mask is not None]
             left_out["objects without a mask were left out"] += len(several) - len(objects[key])
@@ -87,12 +90,16 @@ def _scenes(content: dict[str, Any], path: Path, root: Path) -> Scenes:
     ]
     left_out["pictures have no objects"] += sum(not entry.objects for entry in entries)
     left_out["crowds are not learnt from"] += sum(found.crowd for entry in entries for found in entry.objects)
-    has = frozenset({"boxes", "masks"} if masks else {"boxes"})
+    has = frozenset({"boxes", "masks"} if drawable else {"boxes"})
     return Scenes(entries, read_coco, classes, str(path), has, +left_out)
 
 
 def _object(
-    found: dict[str, Any], number: dict[Any, int], sizes: dict[Any, tuple[int, int]], left_out: Counter[str]
+    found: dict[str, Any],
+    number: dict[Any, int],
+    sizes: dict[Any, tuple[int, int]],
+    left_out: Counter[str],
+    masks: bool,
 ) -> CocoObject | None:
     """An annotation as an object, or None where it is wrong, which is counted."""
     if found["image_id"] not in sizes:
@@ -109,13 +116,15 @@ def _object(
     if box is None:
         left_out["broken boxes were left out"] += 1
         return None
-    mask = found.get("segmentation") or None
+    mask = (found.get("segmentation") or None) if masks else None
     if isinstance(mask, dict) and list(mask.get("size", ())) != [height, width]:
         left_out["objects with a mask of another size than their picture were left out"] += 1
         return None
     if isinstance(mask, list):
         mask = [part for part in mask if isinstance(part, list) and len(part) >= 6] or None
-    return CocoObject(box, number[found["category_id"]], bool(found.get("iscrowd", 0)), mask)
+    area = found.get("area")
+    area = float(area) if isinstance(area, int | float) else (box[2] - box[0]) * (box[3] - box[1])
+    return CocoObject(box, number[found["category_id"]], bool(found.get("iscrowd", 0)), area, mask)
 
 
 def _pictures(root: Path, path: Path, names: list[str]) -> Path:
@@ -143,7 +152,8 @@ def read_coco(entry: CocoEntry) -> tuple[Image.Image, Target]:
     masks = None
     if any(each.mask is not None for each in entry.objects):
         masks = torch.stack([drawn(each.mask, entry.width, entry.height) for each in entry.objects])  # (n, H, W)
-    return picture, Target(boxes, labels, masks, None, crowd)
+    areas = torch.tensor([each.area for each in entry.objects])
+    return picture, Target(boxes, labels, masks, None, crowd, areas)
 
 
 def drawn(mask: Any, width: int, height: int) -> torch.Tensor:
@@ -154,8 +164,6 @@ def drawn(mask: Any, width: int, height: int) -> torch.Tensor:
         width: Of the picture.
         height: Of the picture.
     """
-    if importlib.util.find_spec("faster_coco_eval") is None:
-        raise ImportError("masks of COCO files need faster-coco-eval; pip install 'leanformer[dense]' brings it")
     from faster_coco_eval.core import mask as masks
 
     found = masks.decode(masks.segmToRle(mask, width, height))

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from .batches import Batch, Plan, worker_count
 from .dense import Scenes, Target
 from .dense_augment import SceneView
 from .kinds import UNREADABLE
-from .loader import Batch, Places, Plan, Seeded, worker_count
+from .reading import Places, Seeded
 
 
 class SeededScenes(Seeded):

@@ -29,7 +29,7 @@ def _as_it_is(function: Callable[[Path, str], Scenes]) -> Callable[[Path, str, W
 
 
 FORMATS: dict[str, Callable[[Path, str, Wanted], Scenes]] = {
-    "coco": _as_it_is(open_coco),
+    "coco": lambda root, split, wanted: open_coco(root, split, masks=wanted == "masks"),
     "voc": _boxes_or_maps(open_voc),
     "pets": _boxes_or_maps(open_pets),
     "pets_species": _boxes_or_maps(open_pets, kind="species"),
@@ -59,7 +59,7 @@ def open_scenes(source: SceneSource, split: str, wanted: Wanted) -> Scenes:
     if wanted not in found.has:
         known = " and ".join(WORDS[each] for each in sorted(found.has))
         raise ValueError(f"{found.name} has {known}, but {WORDS[wanted]} are needed")
-    return found
+    return found.without_masks() if wanted == "boxes" and "masks" in found.has else found
 
 
 def format_of(root: Path) -> str:

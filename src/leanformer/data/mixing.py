@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from timm.data.mixup import cutmix_bbox_and_lam, mixup_target
 from torch import Tensor, nn
 
-from .loader import Batch, Plan
+from .batches import Batch, Plan
 from .options import Augmentation
 
 

@@ -11,8 +11,10 @@ from ..train.finetune import finetune
 from ..train.recipe import Recipe, plain
 from . import evit, lvvit, metaformer, repa, riformer, sit  # noqa: F401  (they publish themselves)
 from .published import PUBLISHED, Published
+from .repa.dense import ade20k_upernet, coco_1x
 
 PRESETS = {"finetune": finetune, "plain": plain, "dense": dense, "pets": pets, "camvid": camvid}
+PRESETS |= {"coco_1x": coco_1x, "ade20k_upernet": ade20k_upernet}
 
 
 def find(spec: str) -> Published | None:
@@ -45,7 +47,9 @@ __all__ = [
     "PUBLISHED",
     "Published",
     "Recipe",
+    "ade20k_upernet",
     "camvid",
+    "coco_1x",
     "dense",
     "find",
     "finetune",

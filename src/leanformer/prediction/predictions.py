@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..core import versions
-from ..data.loader import worker_count
+from ..data.batches import worker_count
 from ..data.view import EvaluationView
 from ..speed import load
 from .answers import Answers, Field

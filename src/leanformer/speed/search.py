@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core import H200, LocalRewrite, Rewrite, card_of, input_of, plain_of, set_card
+from ..core import H200, LocalRewrite, OptimisesInside, Rewrite, card_of, input_of, plain_of, set_card
 from ..measure.timing import interleave
 from . import alone
 from . import fp8 as eight_bits
@@ -75,6 +75,7 @@ def optimize(
 
     `optimized.choice` prints as a table of what was tried and what each step gained. The model that comes back is a
     model like any other: `lf.save` writes it, and `lf.load` gives the fast form again on a device of the same kind.
+    Of a detector the backbone is optimised; its file holds the plain form.
 
     Args:
         model: a fused model; it is left as it was.
@@ -96,6 +97,9 @@ def optimize(
     >>> fast = lf.optimize(lf.fuse(lean), device="cuda", batch=256)  # doctest: +SKIP
     >>> print(fast.choice)  # doctest: +SKIP
     """
+    if isinstance(inner := plain_of(model), OptimisesInside):
+        how: dict[str, Any] = {"batch": batch, "dtype": dtype, "size": size, "repeats": repeats}
+        return inner.optimised_inside(optimize, device=device, search=search, fp8=fp8, **how)  # type: ignore[return-value]
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or ("bfloat16" if device.type == "cuda" else "float32")
     model, kind, way = plain_of(model), _dtype(dtype), _way(search)

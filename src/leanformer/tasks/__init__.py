@@ -2,39 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy_attributes
+from ..lazy import lazy_attributes as _lazy_attributes
 
 if TYPE_CHECKING:
-    from . import dino
-    from .classification import Classification
-    from .detection import Detection
-    from .detectors import detector
-    from .fitting import evaluate, fit, parse_task, task_of
-    from .segmentation import Segmentation
-    from .segmenters import segmenter
+    from ._public import *  # noqa: F403
 else:
-    __getattr__, _ = lazy_attributes(
-        __name__,
-        Classification="classification:Classification",
-        Detection="detection:Detection",
-        Segmentation="segmentation:Segmentation",
-        detector="detectors:detector",
-        evaluate="fitting:evaluate",
-        fit="fitting:fit",
-        parse_task="fitting:parse_task",
-        segmenter="segmenters:segmenter",
-        task_of="fitting:task_of",
-    )
-
-__all__ = [
-    "Classification",
-    "Detection",
-    "Segmentation",
-    "detector",
-    "dino",
-    "evaluate",
-    "fit",
-    "parse_task",
-    "segmenter",
-    "task_of",
-]
+    __getattr__, __dir__ = _lazy_attributes(__name__)

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as F
 
 from ..core import Objective, set_classes
+from ..core.spec import parse_spec
+from ..data.batches import Batch, Plan
 from ..data.dense import Scenes
 from ..data.dense_open import SceneSource, Wanted, open_scenes
 from ..data.kinds import UNREADABLE
-from ..data.loader import Batch, Plan
 from ..settings import Settings
 from ..train.learner import Teachers, choose_objective
 from ..train.recipe import Recipe
@@ -38,6 +39,8 @@ class DenseTask(Task):
     """The objective without a teacher, as text."""
     taught: ClassVar[str] = ""
     """What is added where there is a teacher."""
+    known: ClassVar[tuple[str, ...]] = ()
+    """Objectives that can be named; those of classification would read the answers wrongly."""
 
     def wanted(self, model: nn.Module) -> Wanted:
         """What of a scene the model learns from."""
@@ -92,8 +95,12 @@ class DenseTask(Task):
     def objective(
         self, spec: str | Objective | None, model: nn.Module, teachers: dict[str, nn.Module], named: str, data: Scenes
     ) -> Objective:
+        spec = None if spec == "auto" else spec
         if spec is None and named == "auto":
             named = f"{self.terms} + {self.taught}" if teachers else self.terms
+        for part in (spec or named).split("+") if not isinstance(spec, Objective) else ():
+            if parse_spec(part)[0] not in self.known:
+                raise ValueError(f"{self.name} has no objective '{part.strip()}'; it has: {', '.join(self.known)}")
         return choose_objective(spec, model, teachers, named)
 
     def mixing(

@@ -15,11 +15,11 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ..core import Objective, Step
+from ..data.batches import Batch, Plan
 from ..data.dense import Scenes, Target
 from ..data.dense_augment import SceneAugment, SceneEvaluation
 from ..data.dense_loader import Shown, evaluation_scenes, training_scenes
 from ..data.dense_open import Wanted
-from ..data.loader import Batch, Plan
 from ..settings import Settings
 from ..train.objectives import objective
 from ..train.recipe import Recipe
@@ -58,6 +58,7 @@ class Detection(DenseTask):
     name: ClassVar[str] = "detection"
     terms: ClassVar[str] = "detection"
     taught: ClassVar[str] = "pyramid"
+    known: ClassVar[tuple[str, ...]] = ("detection", "pyramid", "features", "relations")
 
     def wanted(self, model: nn.Module) -> Wanted:
         return "masks" if finds_masks(model) else "boxes"

@@ -89,6 +89,8 @@ def _rows(target: Target, extra: list[Any], name: str) -> list[dict[str, Any]]:
     boxes = torch.stack([left, top, right - left, bottom - top], dim=1).tolist()  # x, y, width, height
     rows = [{"category_id": label + 1, "bbox": box, name: int(value) if name == "iscrowd" else value}
             for label, box, value in zip(target.labels.tolist(), boxes, extra)]  # fmt: skip
+    for row, area in zip(rows, target.areas.tolist() if target.areas is not None else ()):
+        row["area"] = area
     for row, mask in zip(rows, target.masks if target.masks is not None else ()):
         row["segmentation"] = _encoded(mask)
     return rows
@@ -157,7 +159,7 @@ def _average_precision(
     images = [{"id": i, "height": each.size[0], "width": each.size[1]} for i, each in pictures.items()]
     truth = [{**row, "image_id": i} for i, each in pictures.items() for row in each.truth]
     for number, row in enumerate(truth, 1):
-        row |= {"id": number, "area": _area(row)}
+        row |= {"id": number, "area": row.get("area") or _area(row)}
     answers = [{key: value for key, value in row.items() if kind == "bbox" or key != "bbox"} | {"image_id": i}
                for i, each in pictures.items() for row in each.answers]  # fmt: skip
     if kind == "bbox":

@@ -12,7 +12,7 @@ K classes, B batch, A anchors at a place.
 import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,48 +26,16 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP
 
 from ..backbones import create
 from ..core import input_of, set_card, set_classes
-from ..core.checked import check_view
-from ..fields import Count, Share, Within, check_value
 from ..lazy import AROUND
+from .autocast import keep_places_exact
+from .detector_options import Options, parse_options
+from .fast import optimize_features
 from .pyramid import Features, backbone_from, body_of, card_around, count_of, random_images, strides_of
 
-Side = Annotated[int, Within(16, 65_536)]
 RATIOS = (0.5, 1.0, 2.0)
 OCTAVES = tuple(2 ** (third / 3) for third in range(3))
 PROPOSALS, MASKS = 1000, 100
 """Regions that pass the box head and the mask head in the count of a two-stage detector, as mmdetection counts."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """What a detector is built with beside its backbone; the defaults are those of the COCO models."""
-
-    levels: tuple[int, ...] | None = None
-    """Maps of the backbone; None: all for R-CNNs, all but the finest for RetinaNet."""
-    channels: Count = 256
-    """Of the feature pyramid and the heads over it."""
-    min_size: Side = 800
-    """The shorter side of images is resized to this, unless the longer one would exceed `max_size`."""
-    max_size: Side = 1333
-    score_threshold: Share = 0.05
-    nms_threshold: Share = 0.5
-    detections: Count = 100
-    """The most boxes that are answered for an image."""
-    mean: tuple[float, ...] | None = None
-    """Of the normalisation; None: the backbone's."""
-    std: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        hints = get_type_hints(Options, include_extras=True)
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("levels", "mean", "std"):
-                object.__setattr__(self, field.name, tuple(value) if isinstance(value, list) else value)  # from JSON
-            else:
-                check_value(field.name, value, hints[field.name])
-        check_view({"mean": self.mean, "std": self.std})
-        if self.max_size < self.min_size:
-            raise ValueError(f"max_size {self.max_size} is below min_size {self.min_size}")
 
 
 class Pyramid(nn.Module):
@@ -97,6 +65,7 @@ class Detector(nn.Module):
         size = (len(self.transform.image_mean), options.min_size, max(sides, options.min_size))
         view = {"mean": self.transform.image_mean, "std": self.transform.image_std, "crop_pct": 1.0}
         self.pretrained_cfg = self.default_cfg = {"input_size": size, "interpolation": "bilinear", **view}
+        keep_places_exact(self)
 
     def dense_heads(self, images: Tensor) -> Any:
         """What the heads say at every place, for images (B, C, H, W) as the network sees them."""
@@ -128,6 +97,10 @@ class Detector(nn.Module):
         for index, answer in enumerate(self.lenient(size)(list(images))):
             shown |= {f"{name} {index}": x.to(images) for name, x in answer.items()}
         return shown
+
+    def optimised_inside(self, optimize: Any, **how: Any) -> nn.Module:
+        """The detector with its backbone optimised; see `OptimisesInside`."""
+        return optimize_features(self, optimize, **how)
 
     def no_weight_decay(self) -> set[str]:
         return {f"backbone.features.{name}" for name in self.backbone.features.no_weight_decay()}
@@ -271,7 +244,7 @@ def detector(kind: str, backbone: nn.Module | str, classes: int | Sequence[str],
     if kind not in KINDS:
         raise ValueError(f"unknown detector '{kind}'; known: {', '.join(KINDS)}")
     backbone = create(backbone) if isinstance(backbone, str) else backbone
-    number, chosen, body = count_of(classes), _options(options), body_of(backbone)
+    number, chosen, body = count_of(classes), parse_options(options), body_of(backbone)
     levels = chosen.levels
     if levels is None and kind == "retinanet" and len(strides_of(body)) > 1:
         levels = tuple(range(1, len(strides_of(body))))
@@ -279,14 +252,6 @@ def detector(kind: str, backbone: nn.Module | str, classes: int | Sequence[str],
     set_card(module, card_around(kind, backbone, Detector.at, _arguments(module, number, chosen)))
     module.to(next(backbone.parameters())).train(backbone.training)
     return module if isinstance(classes, int) else set_classes(module, classes)  # type: ignore[return-value]
-
-
-def _options(given: dict[str, Any]) -> Options:
-    known = [field.name for field in dataclasses.fields(Options)]
-    for name in given:
-        if name not in known:
-            raise ValueError(f"a detector has no option '{name}'; its options: {', '.join(known)}")
-    return Options(**given)
 
 
 def _arguments(module: Any, num_classes: int, options: Options) -> dict[str, Any]:

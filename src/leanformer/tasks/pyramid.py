@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from ..backbones import from_card
 from ..backbones.any_size import PLAIN, STAGED, any_size
 from ..backbones.metaformer import MetaFormer
-from ..core import Card, card_json, card_of, input_of, plain_of, set_card
+from ..core import Card, card_json, card_of, input_of, plain_of, set_card, share
 from ..core.reduce import LeavesGrid
 from ..layers.norms import make_norm
 from ..lazy import AROUND
@@ -170,6 +170,32 @@ def card_around(kind: str, backbone: nn.Module, at: str, arguments: dict[str, An
         fused=card.fused,
         claims={f"{at}.{path}": name for path, name in card.claims.items()},
     )
+
+
+def features_of(model: Any) -> Any:
+    """The module of a detector or segmenter that gives its maps.
+
+    Args:
+        model: a model of `lf.tasks.detector` or `lf.tasks.segmenter`.
+    """
+    return model.backbone.features if hasattr(model, "backbone") else model.features
+
+
+def with_features(model: nn.Module, features: nn.Module) -> nn.Module:
+    """A copy of a detector or segmenter around the same weights, whose maps come from another module.
+
+    Args:
+        model: a model of `lf.tasks.detector` or `lf.tasks.segmenter`.
+        features: the same maps computed in another way, such as compiled.
+
+    >>> import leanformer as lf
+    >>> model = lf.tasks.segmenter("fpn", lf.create("poolformer_s12"), 2)
+    >>> with_features(model, torch.compile(features_of(model))).head.weight is model.head.weight
+    True
+    """
+    new = share(model)
+    new.set_submodule("backbone.features" if hasattr(model, "backbone") else "features", features)
+    return new
 
 
 def backbone_from(name: str, arguments: dict[str, Any] | None) -> nn.Module:

@@ -1,7 +1,9 @@
 """Recipes for detectors and segmenters: one to start from, and small ones for Oxford Pets and CamVid.
 
-leanformer train --task detection --detector retinanet poolformer_s12 --recipe pets --data pets/ --output runs/pets
-leanformer train --task segmentation:size=(352,480) --segmenter fpn poolformer_s12 --recipe camvid --data camvid/ …
+leanformer train poolformer_s12 --task detection --detector retinanet:min_size=320,max_size=512
+    --recipe pets --data pets/ --output runs/pets
+leanformer train poolformer_s12 --task "segmentation:size=(352,480)" --segmenter fpn
+    --recipe camvid --data camvid/ --output runs/camvid
 """
 
 from typing import Any

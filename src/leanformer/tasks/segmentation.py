@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core import Objective, Step
+from ..data.batches import Batch, Plan
 from ..data.dense import IGNORED, Scenes, Target
 from ..data.dense_augment import SceneAugment, SceneEvaluation
 from ..data.dense_loader import Shown, evaluation_scenes, training_scenes
 from ..data.dense_open import Wanted
-from ..data.loader import Batch, Plan
 from ..fields import Count, check_fields
 from ..train.objectives import logits_of, objective
 from ..train.recipe import Recipe
@@ -60,6 +60,7 @@ class Segmentation(DenseTask):
     name: ClassVar[str] = "segmentation"
     terms: ClassVar[str] = "segmentation"
     taught: ClassVar[str] = "pixels"
+    known: ClassVar[tuple[str, ...]] = ("segmentation", "pixels", "pyramid", "features", "relations")
     size: tuple[Count, Count] | None = None
     """Height and width of images in training; None: the model's own."""
     evaluation_size: tuple[Count, Count] | None = None

@@ -20,6 +20,7 @@ from .profiling import profile
 from .recipe import Recipe, plain
 from .result import Result
 from .runs import Settings, read_run
+from .task import Task
 from .token_labels import Annotator, TokenLabels
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Result",
     "Settings",
     "SoftDistillation",
+    "Task",
     "TokenLabelled",
     "TokenLabels",
     "evaluate",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ..core import input_of
-from ..data.loader import worker_count
+from ..data.batches import worker_count
 from ..data.packs import check_labels
 from ..data.sources import UNREADABLE, Arrays, Data, Files, Source, check_fit, check_labelled, open_data
 from ..data.view import EvaluationView

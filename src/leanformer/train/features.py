@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core import input_of, plain_of
+from ..data.batches import worker_count
 from ..data.kinds import same_images
-from ..data.loader import worker_count
 from ..data.sources import Data, Source, check_channels, check_labelled, open_data
 from .evaluation import default_batch, evaluation_batches
 

@@ -19,8 +19,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..core import Objective, card_of
+from ..data.batches import Batch, Plan
 from ..data.draws import seed_all
-from ..data.loader import Batch, Plan
 from .checkpoint import write_checkpoint
 from .evaluation import Evaluation
 from .journal import Journal

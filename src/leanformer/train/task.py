@@ -17,8 +17,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..core import Objective, input_of, set_classes
+from ..data.batches import Batch, Plan
 from ..data.kinds import Arrays
-from ..data.loader import Batch, Plan, augment_of, training_batches
+from ..data.loader import augment_of, training_batches
 from ..data.mixing import Mixing
 from ..data.samples import sample_images
 from ..data.sources import check_fit, check_labelled, open_data

@@ -9,6 +9,7 @@ from .fields import receptive_field
 from .figure import Figure
 from .images import named
 from .page import Page, shown
+from .redundancy import deep_attention, removed_tokens, token_similarity
 from .tokens import kept_tokens, slimming
 from .training_curves import curve, curves
 
@@ -20,6 +21,7 @@ __all__ = [
     "Page",
     "curve",
     "curves",
+    "deep_attention",
     "feature_distributions",
     "grad_cam",
     "kept_tokens",
@@ -27,7 +29,9 @@ __all__ = [
     "named",
     "predictions",
     "receptive_field",
+    "removed_tokens",
     "shown",
     "slimming",
+    "token_similarity",
     "trade_off",
 ]
