@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.12 >/dev/null 2>&1 && python3.12 --version >/dev/null 2>&1 && echo python3.12 || echo python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-all quick hostile lint format clean
+.PHONY: demo test test-all quick hostile lint format docs release clean
 
 demo: .venv/installed
 	$(BIN)/leanformer demo
@@ -32,9 +32,26 @@ format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# the site in dist/site, to be opened without a server; a warning is an error
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict --quiet
+	@echo dist/site/index.html
+
+# source distribution and wheel, checked, and the wheel tried alone in a fresh environment of each Python that is there;
+# TORCH="torch==2.11.*" tries them with another torch than the newest
+PYTHONS ?= python3.11 python3.12 python3.13
+release: .venv/installed
+	$(BIN)/pip install --quiet -e '.[release]'
+	rm -f dist/*.whl dist/*.tar.gz
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
+	for python in $(PYTHONS); do \
+		if $$python --version >/dev/null 2>&1; then sh lab/try_wheel.sh $$python dist/*.whl $(TORCH) || exit 1; \
+		else echo "$$python is not here"; fi; done
+
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino,serve,track,data,predict,dense]'
+	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino,serve,track,data,predict,dense,docs,notebooks]'
 	touch $@
 
 clean:

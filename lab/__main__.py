@@ -27,6 +27,7 @@ from .results_page import write_page
 from .serve_load import serve_load
 from .study import study
 from .suite import Options, run_suite
+from .trade_off import trade_off
 from .training_free import training_free
 
 Batches = Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--batch"])]
@@ -129,6 +130,7 @@ VERBS = {
     "training-free": training_free,
     "figure": figure,
     "results": results,
+    "trade-off": trade_off,
     "papers": papers,
 }
 

@@ -1,0 +1,70 @@
+"""Numbers of the README are those of the result files."""
+
+import json
+import re
+
+import pytest
+from blocks import ROOT
+
+from lab.trade_off import joined, trade_off
+
+README = (ROOT / "README.md").read_text()
+
+
+def rows(name):
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())["rows"]
+
+
+def cells(start):
+    """The cells of the README's row that begins so."""
+    (line,) = [line for line in README.splitlines() if line.startswith(f"| {start}")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def numbers(cell):
+    return [float(number) for number in re.findall(r"\d+\.\d+", cell)]
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        ("`lean` for 1.25", "lean 1.25"),
+        ("`lean` for 2", "lean 2"),
+        *((f"{px} px", f"{px} px") for px in (192, 176, 160)),
+    ],
+)
+def test_a_student_has_the_speed_and_accuracy_that_were_measured(start, name):
+    students = rows("study_imagenet")
+    (found,) = [row for row in joined(rows("lean_plans_h200"), students) if row["model"] == name]
+    agreement = {r["model"]: r["judge_agreement"] for r in students if r["epochs"] == 12 and not r["variant"]}[name]
+    _, speed, top1, agrees = cells(start)
+    assert numbers(speed) == [pytest.approx(found["speedup"], abs=0.0051)]
+    assert float(top1) == pytest.approx(found["top1"], abs=0.051)
+    assert float(agrees) == pytest.approx(agreement, abs=0.051)
+
+
+def test_the_speeds_over_timm_were_measured():
+    measured = [row["speedup"] for name in ("suite_gpu_h200", "suite_fp8_h200") for row in rows(name)]
+    for start in (
+        "EViT 0.7 / 0.5 on DeiT-S",
+        "EViT 0.7 / 0.5 on DeiT-B",
+        "RePa 0.75 on",
+        "RePa 0.75 + EViT",
+        "RIFormer",
+    ):
+        for number in numbers(cells(start)[2]):
+            assert any(number == pytest.approx(each, abs=0.0051) for each in measured), (start, number)
+
+
+def test_what_optimize_alone_gives_vit_tiny_was_measured():
+    told = [float(number) for number in re.findall(r"alone gives the backbone \((\d\.\d+) times for ViT-Ti", README)]
+    found = [row["speedup"]["optimised"] for row in rows("study_vit_tiny") if row["kind"] == "ViT at 224 px"]
+    assert told == [pytest.approx(found[0], abs=0.0051)]
+
+
+def test_the_figure_is_that_of_the_result_files(tmp_path, capsys):
+    trade_off(tmp_path / "drawn.svg", ROOT / "results")
+    students = capsys.readouterr().out.splitlines()[2:]
+    kept = (ROOT / "docs" / "accuracy_speed.svg").read_text()
+    assert len(students) == 5
+    assert not [line for line in students if line not in kept], "python -m lab trade-off draws it anew"
