@@ -12,8 +12,10 @@ from sklearn.datasets import load_sample_image
 import leanformer as lf
 from leanformer import visualise
 from leanformer.cli import main
-from leanformer.core import FUSED, kept_patches
+from leanformer.core import FUSED, kept_patches, taps
+from leanformer.layers.attention import attend
 from leanformer.visualise.cam import grad_cam_maps
+from leanformer.visualise.class_token import attention_maps
 from leanformer.visualise.fields import effective_field, square
 from leanformer.visualise.images import as_batch, pictures
 from leanformer.visualise.places import watching
@@ -255,3 +257,27 @@ def test_grad_cam_of_any_timm_model_is_drawn_from_the_command_line(tmp_path):
     command = ["show", "grad-cam", "resnet10t", "--image", str(tmp_path / "red.png")]
     assert main([*command, "--output", str(tmp_path / "cam.png")]) == 0
     assert (tmp_path / "cam.png").stat().st_size > 2000
+
+
+@pytest.mark.parametrize("methods", [(), (lf.RePa(idle_ratio=0.5),), (lf.EViT(keep_rate=0.5, at=(1,)),), (lf.ToMe(),)])
+def test_attention_of_the_class_token_lies_on_the_plane_and_adds_up_to_one_with_its_own(methods):
+    model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2), *methods).double()
+    batch = torch.randn(2, 3, 32, 32, dtype=torch.double)
+    maps = attention_maps(model, batch)
+    assert maps.shape == (2, 2, 4, 4)
+    assert (maps >= 0).all()
+    assert ((maps.sum((2, 3)) < 1) & (maps.sum((2, 3)) > 0.5)).all()
+
+
+def test_attention_of_the_class_token_is_the_row_that_scores_read():
+    model = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2).eval()
+    batch = torch.randn(2, 3, 32, 32)
+    with taps(model, ["blocks.0.mix.norm"]) as seen:
+        model(batch)
+    _, row = attend(model.blocks[0].mix.fn, seen["blocks.0.mix.norm"])
+    assert torch.allclose(attention_maps(model, batch).mean(1).flatten(1), row[:, 1:], atol=1e-6)
+
+
+def test_attention_of_a_model_without_a_class_token_is_refused():
+    with pytest.raises(ValueError, match="no class token"):
+        visualise.attention(backbone("swin"), photo())

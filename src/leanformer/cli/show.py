@@ -17,6 +17,7 @@ Kinds = Literal[
     "kept",
     "slimming",
     "grad-cam",
+    "attention",
     "receptive-field",
     "features",
     "boxes",
@@ -45,14 +46,16 @@ def show(
     """Draw one figure, write it as PNG or SVG, and print what it shows in words.
 
     kept: the patches that a model with evit keeps. slimming: what patches give to the tokens of sit. grad-cam: where
-    the evidence for a class lies. receptive-field: which pixels the middle depends on. features: how feature values are
-    spread, beside those of another model. boxes, masks, label-map: what a detector or a segmenter finds. trade-off and
+    the evidence for a class lies. attention: where the class token looks, head by head, as in a backbone that DINO
+    trained. receptive-field: which pixels the middle depends on. features: how feature values are spread, beside those
+    of another model. boxes, masks, label-map: what a detector or a segmenter finds. trade-off and
     latency: charts of a result file.
 
     Example: leanformer show kept vit_tiny_patch16_224 --apply evit:keep_rate=0.7 --image dog.jpg --output kept.png
 
     Args:
-        kind: kept, slimming, grad-cam, receptive-field, features, boxes, masks, label-map, trade-off or latency.
+        kind: kept, slimming, grad-cam, attention, receptive-field, features, boxes, masks, label-map,
+            trade-off or latency.
         model: A model's name or a leanformer checkpoint, for grad-cam any of timm's, such as resnet50; for trade-off
             and latency a result file.
         image: One or more image files.
@@ -107,6 +110,8 @@ def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | No
         return visualise.predictions(model, images, kind)  # type: ignore[arg-type]
     if kind == "grad-cam":
         return visualise.grad_cam(model, images, target)
+    if kind == "attention":
+        return visualise.attention(model, images)
     if kind == "receptive-field":
         names = [visualise.named(each) for each in (model, other) if each is not None]
         return visualise.receptive_field(dict(zip(names, (model, other))), images)

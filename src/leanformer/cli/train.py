@@ -10,6 +10,7 @@ import tyro
 from ..settings import Settings
 from .checks import at_least, open_device, output_files, output_folder
 from .common import Apply, Set, open_model, parse_arguments
+from .train_dino import is_dino, pre_train, resume_pre_training
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,6 +55,9 @@ def train(
     Example: leanformer train deit_small_patch16_224 --checkpoint deit_small.pth --apply evit:keep_rate=0.7
     --apply repa:idle_ratio=0.5 --teacher self --recipe finetune:epochs=30 --data imagenet/ --output runs/lean
 
+    Without labels: leanformer train vit_small_patch16_224 --task dino --recipe dino:epochs=100 --data images:photos/
+    --output runs/dino pre-trains a backbone by DINO; runs/dino/ema.safetensors, the teacher, is what to go on with.
+
     Args:
         model: A model's name or a leanformer checkpoint; a published recipe brings its own.
         data: A folder with train and val, pack:PATH, hfds/PATH or wds/PATH; images:FOLDER takes all pictures below a
@@ -62,7 +66,7 @@ def train(
             pictures and label maps.
         output: The run folder, for logs, checkpoints and the trained model.
         recipe: A recipe as name:setting=value,setting=value; leanformer recipes lists the names. By default finetune,
-            for detectors and segmenters dense.
+            for detectors and segmenters dense, for dino the preset dino.
         methods: A method as name:option=value,option=value, instead of the recipe's; may be given several times.
         teachers: self (the model before the methods), a leanformer checkpoint, or name:weights-file, any of timm's;
             with role= before it for further teachers, for example imitation=poolformer_s12:poolformer_s12.pth. A recipe
@@ -70,7 +74,10 @@ def train(
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
         classes: Give the model a head for so many classes; rows of ImageNet classes that it knows are kept.
-        task: classification, detection or segmentation, with options as in segmentation:size=(352,480).
+        task: classification, detection or segmentation, with options as in segmentation:size=(352,480); or dino, for a
+            backbone without a classifier from images without labels, with settings as in
+            dino:prototypes=4096,local_crops=6. DINO's log shows the loss, the entropy of the teacher's answers and the
+            nats by which they tell images apart, and where the data have labels how often 20 neighbours are right.
         detector: Put the model into retinanet, faster_rcnn or mask_rcnn; with options as in mask_rcnn:min_size=480.
         segmenter: Put the model into fpn or upernet; with options as in fpn:channels=128.
         val: Images for validation, where they are not found under data.
@@ -88,17 +95,26 @@ def train(
     from .train_dense import Dense
 
     if resume is not None:
-        return _report(_resume(resume, settings.allow_remote))
+        return _report(*_resume(resume, settings.allow_remote))
     _check(settings, classes, output, profile)
-    dense = Dense.asked_for(task, detector, segmenter)
-    recipe = recipe or ("dense" if dense else "finetune")
-    published = find(recipe)
+    published = find(recipe or "")
+    pre_trains = is_dino(task) or (published is not None and is_dino(published.task))
+    dense = None if pre_trains else Dense.asked_for(task, detector, segmenter)
+    recipe = recipe or ("dino" if pre_trains else "dense" if dense else "finetune")
     chosen = parse_recipe(recipe)
     if data is None or (output is None and profile is None):
         raise ValueError("train needs --data and --output (or --profile), or --resume RUN")
     if dense and profile is not None:
         raise ValueError("--profile times classification alone")
     torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
+    if pre_trains:
+        found = pre_train(
+            model, published, task, recipe, data, output or Path(), val=val, methods=methods, checkpoint=checkpoint,
+            arguments=arguments, settings=settings,
+            refused={"teacher": teachers, "objective": objective, "classes": classes, "profile": profile,
+                     "detector": detector, "segmenter": segmenter},
+        )  # fmt: skip
+        return _report(found, "k-NN ")
     start = _start(model, published, checkpoint, arguments, None if dense else classes, data)
     given = tuple(parse_method(spec) for spec in methods)
     student = published.student(start, given) if published else apply_methods(start, *given)
@@ -172,7 +188,8 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
     return role, _fitting(create_teacher(name, weights), classes, data)
 
 
-def _resume(folder: Path, allow_remote: bool) -> Result:
+def _resume(folder: Path, allow_remote: bool) -> tuple[Result, str]:
+    """What came of the rest of a run, and a word for how it is judged."""
     from ..backbones import load
     from ..tasks.fitting import task_from
     from ..train import Recipe, fit, read_run
@@ -181,12 +198,15 @@ def _resume(folder: Path, allow_remote: bool) -> Result:
     run = read_run(folder)
     if "train" not in run["data"]:
         raise ValueError(f"{folder} was trained on tensors in memory; resume it from Python with the same call")
+    if is_dino(run["objective"]):
+        return resume_pre_training(folder, run, settings_of(run, allow_remote)), "k-NN "
     teachers = {name: load(folder / f"{name}.teacher.safetensors") for name in run["teachers"]}
-    return fit(
+    result = fit(
         load(folder / "student.safetensors"), recipe=Recipe.from_json(run["recipe"]), data=run["data"]["train"],
         val=run["data"].get("val"), teacher=teachers or None, objective=run["objective"], output=folder, resume=True,
         settings=settings_of(run, allow_remote), task=task_from(run.get("task")),
     )  # fmt: skip
+    return result, ""
 
 
 def _profile(
@@ -219,13 +239,13 @@ def _profile(
     return 0
 
 
-def _report(result: Result) -> int:
+def _report(result: Result, by: str = "") -> int:
     if not result.finished:
         print(f"stopped after update {result.updates}; go on with: leanformer train --resume {result.folder}")
         return STOPPED
     for name, found in (("trained", result.evaluation), ("moving average", result.ema_evaluation)):
         if found is not None:
-            print(f"{name}: {_figures(found)} of {found.images} images")
+            print(f"{name}: {by}{_figures(found)} of {found.images} images")
     print(f"{result.updates} updates in {result.seconds:.0f} s; the model is {result.folder}/model.safetensors")
     return 0
 

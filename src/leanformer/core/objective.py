@@ -74,6 +74,10 @@ class Objective(nn.Module):
         """What the log should say about the updates since the last time it was asked."""
         return []
 
+    def figures(self) -> dict[str, float]:
+        """Figures beside the loss that the log should show."""
+        return {}
+
     judge: Callable[..., Any] | None = None
     """How a model is evaluated, called as `train.evaluation.measure` is; None: by the answers of its classifier."""
     decays_vectors = True

@@ -229,9 +229,9 @@ def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:
         other: The other split of it.
     """
     check_channels(model, data)
-    if not data.labelled:
-        return
     head = getattr(model, "num_classes", None)
+    if not data.labelled or head == 0:  # a backbone without a head is judged by its features, whatever the classes
+        return
     if isinstance(data, Arrays):
         check_labels(data.labels, head if isinstance(head, int) else None, data.name)
     named = data.classes is not None

@@ -33,6 +33,8 @@ class Published:
     """Options that say when a method acts, for a model that was trained with the method already."""
     teacher: str = ""
     """What the paper distilled from, in words that `--teacher` understands but for the weights, parted by ' + '."""
+    task: str = ""
+    """What is learnt where it is not classification, as `--task` understands it."""
     top1: str = ""
     note: str = ""
 

@@ -7,13 +7,14 @@ lf.recipes.parse_recipe("evit_deit_small_0.7:epochs=100")
 
 from ..core.spec import parse_spec
 from ..tasks.recipes import camvid, dense, pets
+from ..tasks import dino
 from ..train.finetune import finetune
 from ..train.recipe import Recipe, plain
 from . import evit, lvvit, metaformer, repa, riformer, sit  # noqa: F401  (they publish themselves)
 from .published import PUBLISHED, Published
 from .repa.dense import ade20k_upernet, coco_1x
 
-PRESETS = {"finetune": finetune, "plain": plain, "dense": dense, "pets": pets, "camvid": camvid}
+PRESETS = {"finetune": finetune, "plain": plain, "dense": dense, "pets": pets, "camvid": camvid, "dino": dino.recipe}
 PRESETS |= {"coco_1x": coco_1x, "ade20k_upernet": ade20k_upernet}
 
 

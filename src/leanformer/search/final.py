@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from ..core import apply, fuse
 from ..data.samples import sample_images
 from ..export import FORMATS, TARGETS
-from ..train.evaluation import evaluate
 from .choose import MISSED
 from .clock import Clock
-from .judge import Judge
+from .judge import Judge, accuracies
 from .parts import Parts
 from .plan import Plan, Space
 from .target import Options, Target
@@ -66,10 +65,7 @@ class Finish:
         judge = Judge(self.teacher.to(device), self.space, view)
         verdict = judge.verdict(model.to(device), plan.size)
         found = {"agreement": verdict.agreement, "images": verdict.images, "drop": 100 - verdict.agreement}
-        if judging.labelled and judge.classifies:
-            theirs = evaluate(self.teacher, judging, device=device).top1
-            ours = evaluate(model, judging, device=device).top1
-            found |= {"teacher_top1": theirs, "top1": ours, "drop": theirs - ours}
+        found |= accuracies(self.teacher, model, self.parts.training, judging, device)
         model.cpu()
         return found
 

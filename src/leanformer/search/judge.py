@@ -15,10 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import METHODS, apply, blocks_of, calibrate, input_of, share, with_options
+from ..data.sources import Data
+from ..train import evaluate, extract_features, knn_accuracy
 from .plan import Plan, Space
 
 BATCH = {"cuda": 256, "cpu": 16}
 """Images at a time while judging."""
+NEIGHBOURS = 20
+"""How many vote on the class of an image where there is no head."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,30 @@ class Verdict:
     loss: float
     agreement: float
     images: int
+
+
+def accuracies(teacher: nn.Module, model: nn.Module, known: Data, judging: Data, device: str) -> dict[str, float]:
+    """Top-1 of teacher and lean model in per cent, and the points lost: of their heads, or else of their features.
+
+    Args:
+        teacher: the unchanged model.
+        model: the lean one.
+        known: images among which neighbours are looked for where there is no head.
+        judging: images to judge on; without labels there is nothing to tell.
+        device: where to.
+    """
+    if not judging.labelled:
+        return {}
+    if getattr(teacher, "num_classes", 0):
+        theirs, ours = (evaluate(each, judging, device=device).top1 for each in (teacher, model))
+        return {"teacher_top1": theirs, "top1": ours, "drop": theirs - ours}
+    if not known.labelled:
+        return {}
+    found = []
+    for each in (teacher, model):
+        bank, asked = (extract_features(each, part, device=device) for part in (known, judging))
+        found.append(knn_accuracy(bank, asked, min(NEIGHBOURS, len(bank.labels))).top1)
+    return {"teacher_knn_top1": found[0], "knn_top1": found[1], "drop": found[0] - found[1]}
 
 
 class Judge:

@@ -72,8 +72,9 @@ def _before_and_after(record: dict[str, Any]) -> list[dict[str, Any]]:
     before: dict[str, Any] = {"model": "as it was, optimised", "images a second": batch / final["teacher_seconds"]}
     after: dict[str, Any] = {"model": "lean, optimised", "images a second": batch / final["seconds"]}
     before["speed-up"], after["speed-up"] = 1.0, final["speedup"]
-    if "top1" in final:
-        before["top-1, %"], after["top-1, %"] = final["teacher_top1"], final["top1"]
+    for key, title in (("top1", "top-1, %"), ("knn_top1", "top-1 by neighbours, %")):
+        if key in final:
+            before[title], after[title] = final[f"teacher_{key}"], final[key]
     before["agreement, %"], after["agreement, %"] = 100.0, final["agreement"]
     return [before, after]
 

@@ -2,6 +2,7 @@
 
 from ..data.label_maps import LabelMaps, TokenLabelled, with_places, write_label_maps
 from ..data.sources import Arrays, Files, open_data
+from .answer_features import AnswerFeatures
 from .engine import fit
 from .evaluation import Evaluation, evaluate
 from .features import Features, extract_features
@@ -25,6 +26,7 @@ from .token_labels import Annotator, TokenLabels
 
 __all__ = [
     "Annotator",
+    "AnswerFeatures",
     "Arrays",
     "CrossEntropy",
     "DistillationToken",

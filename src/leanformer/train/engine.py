@@ -40,7 +40,8 @@ def fit(
 
     `data` names a data set with the splits train and val, or only the training images when `val` is given too.
     Without a teacher the objective is cross-entropy; with one, the methods' own or soft distillation with labels, or
-    soft distillation alone where the images have no labels.
+    soft distillation alone where the images have no labels. A backbone without a head learns the teacher's features;
+    labels, where there are some, are then used to judge it by neighbours and for nothing else.
     A student that starts from a teacher (`lf.apply` made it from that one) is calibrated on `Settings.calibrate` images
     before the first update, and the log says what accuracy it starts from.
 

@@ -91,8 +91,7 @@ class Run:
         self.empty = copy.deepcopy(self.model) if settings.shard else None
         several = settings.sync_bn and self.accelerator.num_processes > 1
         self.plain_norms = synchronise(self.model) if several else {}
-        if several:
-            synchronise(objective)  # a model that it keeps beside the student
+        self.objective_norms = synchronise(objective) if several else {}  # of models that it keeps itself
         self.learner = Learner(self.model, objective, settings.compile, self.task.answer)
         self.wrapped = spread(self.learner, self.average and self.average.module, settings, self.accelerator)
         self.clipped = list(self.wrapped.parameters())  # looked up once: a model has hundreds of modules
@@ -236,6 +235,7 @@ class Run:
         self.logged, self.logged_update = now, self.update
         if terms:
             whole = {"loss": sum(terms.values()), **(terms if len(terms) > 1 else {})}
+            whole |= self.learner.objective.figures()
             self.journal.step(
                 self.update, {**whole, "learning_rate": self._rate(), **self.moment, "images_per_second": speed}
             )
@@ -286,6 +286,8 @@ class Run:
         else:
             for path, norm in self.plain_norms.items():
                 model.set_submodule(path, norm)
+            for path, norm in self.objective_norms.items():
+                self.learner.objective.set_submodule(path, norm)
         result = Result(
             model.eval(), ema, evaluations.get("val"), evaluations.get("ema"), self.journal.epochs, self.update,
             finished, self.spent(), self.folder, self.start,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
@@ -72,7 +73,7 @@ class Task:
             val_data = open_data(data, "val", remote=remote)
         check_fit(model, train_data, val_data)
         train_data.damage.limit = settings.damage_limit
-        if train_data.classes is not None:
+        if train_data.classes is not None and model.num_classes != 0:
             set_classes(model, train_data.classes)
         if val_data is not None:
             check_labelled(val_data)
@@ -138,12 +139,17 @@ class Task:
 
     @torch.no_grad()
     def agreement(self, model: nn.Module, teacher: nn.Module, images: Tensor) -> dict[str, float]:
-        """How often, in per cent, student and teacher give the same answer; empty where that cannot be told."""
+        """How often, in per cent, student and teacher give the same answer; empty where that cannot be told.
+
+        Of backbones without a head it is the mean cosine of their features.
+        """
         if model.num_classes != teacher.num_classes:
             return {}
         was_training, parts = model.training, images.split(SAMPLE_BATCH)
         pairs = [(logits_of(model.eval()(part)), logits_of(teacher(part))) for part in parts]
         model.train(was_training)
+        if model.num_classes == 0:
+            return {"agreement": 100 * torch.cat([F.cosine_similarity(*pair) for pair in pairs]).mean().item()}
         same = torch.cat([one.argmax(-1) == other.argmax(-1) for one, other in pairs])
         return {"agreement": 100 * same.float().mean().item()}
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from .class_token import attention
 from .cam import grad_cam
 from .charts import latency_breakdown, trade_off
 from .distributions import feature_distributions
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # it needs the tasks: imported when it is asked for
 __all__ = [
     "Figure",
     "Page",
+    "attention",
     "curve",
     "curves",
     "deep_attention",

@@ -1,0 +1,53 @@
+"""DINO's loss, centre and schedules as pure functions.
+
+    p_t = softmax((t − c) / τ_t)     p_s = softmax(s / τ_s)     loss = mean of −Σ p_t log p_s over pairs of crops t ≠ s
+    c ← m c + (1 − m) mean(t)         θ_t ← λ θ_t + (1 − λ) θ_s
+
+V crops of an image, the first G of them global; B images, K prototypes.
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def dino_loss(student: Tensor, teacher: Tensor, centre: Tensor, student_temp: float, teacher_temp: float) -> Tensor:
+    """Cross-entropy between the teacher's global crops and every other crop of the student, averaged over pairs.
+
+    Args:
+        student: Scores of all crops, the global ones first, (V, B, K).
+        teacher: Scores of the global crops, (G, B, K).
+        centre: What is subtracted from the teacher's scores, (K,).
+        student_temp: The student's temperature.
+        teacher_temp: The teacher's, smaller: its answers are sharper.
+    """
+    target = ((teacher - centre) / teacher_temp).softmax(-1)  # (G, B, K)
+    answer = (student / student_temp).log_softmax(-1)  # (V, B, K)
+    pairs = -torch.einsum("gbk,vbk->gv", target, answer) / teacher.shape[1]  # (G, V)
+    other = 1 - torch.eye(*pairs.shape, device=pairs.device, dtype=pairs.dtype)
+    return (pairs * other).sum() / other.sum()
+
+
+def moved_centre(centre: Tensor, teacher: Tensor, momentum: float) -> Tensor:
+    """The centre (K,), moved towards the mean of the teacher's scores (G, B, K) over all processes."""
+    mean = teacher.detach().float().mean((0, 1))  # (K,)
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(mean)
+        mean = mean / dist.get_world_size()
+    return centre * momentum + mean * (1 - momentum)
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """From `start` to `end` along half a cosine.
+
+    >>> cosine(1.0, 0.0, 0.5)
+    0.5
+    """
+    return end + (start - end) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """−Σ p log p over the last axis."""
+    return -(probabilities * probabilities.clamp_min(1e-30).log()).sum(-1)

@@ -1,0 +1,72 @@
+"""Distillation of a backbone without a head: the student's features follow the teacher's, and no labels are read.
+
+    loss = Σ ‖s − t‖² / Σ ‖t − mean t‖²          the share of what differs between images that the student misses
+
+s, t features of student and teacher, (B, C).
+"""
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..core import Objective, Step
+from ..data.sources import Data, Stream
+from .judging import Neighbours, judge_by_neighbours
+from .objectives import logits_of, objective
+
+NEIGHBOURS = 20
+FLOOR = 1e-3
+"""The least of the features' mean square that counts as different between images."""
+
+
+def missed_share(student: Tensor, teacher: Tensor) -> Tensor:
+    """How much of what differs between the teacher's features (B, C) the student's miss; 0: nothing, 1: all of it.
+
+    >>> import torch
+    >>> teacher = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> missed_share(teacher.mean(0).expand(2, 2), teacher).item()
+    1.0
+    """
+    s, t = student.float(), teacher.float()
+    whole = (t - t.mean(0)).square().sum()
+    return (s - t).square().sum() / whole.clamp_min(FLOOR * t.square().sum())
+
+
+@objective("answer_features")
+class AnswerFeatures(Objective):
+    """The teacher's features as the target of the student's; both are backbones without a head.
+
+    Where the images have labels, these are only used to judge the features by neighbours.
+
+    >>> AnswerFeatures().needs_labels()
+    False
+    """
+
+    def __init__(self, weight: float = 1.0, teacher: str = "teacher"):
+        super().__init__()
+        self.weight, self.teacher = weight, teacher
+        self.bank: Data | None = None
+
+    def needs_labels(self) -> bool:
+        return False
+
+    def teacher_taps(self) -> dict[str, frozenset[str]]:
+        return {self.teacher: frozenset()}
+
+    def data_form(self, data: Any, seed: int) -> Any:
+        """The images without their labels, which are kept for judging."""
+        if not data.labelled:
+            return data
+        self.bank = None if isinstance(data, Stream) else data
+        return dataclasses.replace(data, labelled=False)
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        s, t = logits_of(step.student.output), logits_of(step.teacher(self.teacher).output)
+        if s.shape != t.shape:
+            raise ValueError(f"the student's features are {s.shape[-1]} wide and the teacher's {t.shape[-1]}")
+        return {"features": self.weight * missed_share(s, t)}
+
+    def judge(self, model: nn.Module, data: Data, *how: Any) -> Neighbours:
+        """k-NN accuracy of the features, called as `train.evaluation.measure` is."""
+        return judge_by_neighbours(model, data, self.bank, NEIGHBOURS, *how)

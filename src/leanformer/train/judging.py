@@ -1,0 +1,68 @@
+"""How a backbone without a head is judged while it learns: how often neighbours among known images name its class."""
+
+import math
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..data.kinds import Data
+from .evaluation import Evaluation
+from .features import Features, collect
+from .neighbours import judged, neighbour_votes
+
+
+class Neighbours(Evaluation):
+    """An evaluation by neighbours: its accuracies go to logs under their own name; `loss` is of the votes' shares."""
+
+    def summary(self) -> dict[str, float]:
+        """The figures that go to logs."""
+        return {"knn_top1": self.top1, "knn_top5": self.top5}
+
+
+@torch.no_grad()
+def judge_by_neighbours(
+    model: nn.Module,
+    data: Data,
+    bank: Data | None,
+    neighbours: int,
+    config: dict[str, Any],
+    device: torch.device,
+    batch_size: int | None,
+    precision: str = "no",
+    workers: int | None = None,
+    accelerator: Any = None,
+) -> Neighbours:
+    """k-NN accuracy of a backbone's features.
+
+    Args:
+        model: The backbone, whose answer is its feature.
+        data: Labelled images to be judged.
+        bank: Labelled images among which neighbours are looked for; None: every other image of `data`.
+        neighbours: How many vote.
+        config: What `core.input_of` gives of the model.
+        device: Where the model is.
+        batch_size: Images at a time; None: as many as suit the device.
+        precision: no, bf16 or fp16.
+        workers: Processes that read files.
+        accelerator: Not used: every process judges all images.
+    """
+    start, was_training = time.perf_counter(), model.training
+    model.eval()
+    test = collect(model, data, config, device, batch_size, precision, workers)
+    if bank is not None:
+        known = collect(model, bank, config, device, batch_size, precision, workers)
+    else:
+        known, test = (Features(test.vectors[i::2], test.labels[i::2], test.classes) for i in (0, 1))
+    model.train(was_training)
+    classes, k = max(known.num_classes, test.num_classes), min(neighbours, len(known.labels))
+    votes = neighbour_votes(test.vectors, known.vectors, known.labels, classes, k)  # (q, K)
+    found = judged(votes.masked_fill(votes == 0, -math.inf), test.labels, len(known.labels))
+    shares = (votes / votes.sum(1, keepdim=True).clamp_min(1e-30)).clamp_min(1e-6)
+    loss = F.nll_loss(shares.log(), test.labels).item()
+    return Neighbours(
+        found.top1, found.top5, loss, found.images, time.perf_counter() - start, test.labels.cpu(),
+        votes.argmax(1).cpu(), data.classes, test.damaged,
+    )  # fmt: skip
