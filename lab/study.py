@@ -17,6 +17,7 @@ from leanformer.visualise import trade_off
 from .arguments import Set
 from .process_group import end_with_starter, process_group
 from .studies.digest import as_table, losses, points, summary
+from .studies.dino import DinoStudy, study_dino
 from .studies.evit import evit
 from .studies.metaformers import metaformers
 from .studies.riformer import riformer
@@ -70,7 +71,9 @@ def study(
     Args:
         name: vit_tiny (all five systems on a trained ViT-Ti), vit_small (the same on a ViT-S grown from it),
             metaformers (MetaFormers from scratch), riformer (the paper's guidelines on PoolFormer-S12), sit (the
-            paper's ablations on LV-ViT+-Ti) or evit (the paper's tables on a DeiT).
+            paper's ablations on LV-ViT+-Ti), evit (the paper's tables on a DeiT) or dino (a ViT pre-trained without
+            labels, with and without RePa, then EViT and ToMe on it; --teacher-epochs of DINO, --set
+            dino=prototypes=4096,local_crops=6 for its own settings).
         data: A data set with the splits train and val: a folder, or pack:PATH.
         epochs: Epochs of each student.
         teacher_epochs: Epochs of the teacher.
@@ -99,13 +102,16 @@ def study(
         figure: Draw accuracy against measured throughput, or MACs while nothing has been timed, as PNG or SVG.
         beside: Result files of other studies: what the students of all of them lose to their teachers, side by side.
     """
-    if name not in STUDIES:
-        raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}")
+    if name not in STUDIES and name != "dino":
+        raise ValueError(f"unknown study '{name}'; known: {', '.join(STUDIES)}, dino")
     others = {path.stem: read_rows(path) for path in beside}  # before hours of training, if one cannot be read
-    build = functools.partial(STUDIES[name], checkpoint, **parse_options(arguments))
-    chosen = build()
-    chosen.chosen(only)  # before data are opened, if there is none
-    given = _given(chosen, teacher, other)
+    build = chosen = None
+    given: dict[str, Path] = {}
+    if name != "dino":
+        build = functools.partial(STUDIES[name], checkpoint, **parse_options(arguments))
+        chosen = build()
+        chosen.chosen(only)  # before data are opened, if there is none
+        given = _given(chosen, teacher, other)
     scale = Scale(
         data=data, epochs=epochs, teacher_epochs=teacher_epochs, seeds=seeds, batch_size=batch_size,
         learning_rate=learning_rate, images=images, first_classes=first_classes, device=device, precision=precision,
@@ -119,6 +125,8 @@ def study(
     )  # fmt: skip
     output = output or Path("results") / f"study_{name}.json"
     runs = runs or Path("runs") / f"study-{name}"
+    if build is None or chosen is None:
+        return study_dino(DinoStudy.of(scale, arguments, output, runs, (measure_batch, repeats)), only)
     if measure != "only":
         if workers > 1:
             _in_parallel(workers, runs)

@@ -1,13 +1,17 @@
 """DINO: its loss is that of plain loops, its teacher an average, and a run that was stopped goes on bit for bit."""
 
+import dataclasses
+import json
 import math
 
 import pytest
 import torch
 from helpers import arrays, picture_folder
+from together import together
 from torch import nn
 
 import leanformer as lf
+from leanformer.cli import main
 from leanformer.tasks import dino
 from leanformer.tasks.dino.colours import blur, colours
 from leanformer.tasks.dino.head import Head
@@ -159,3 +163,81 @@ def test_a_collapse_is_said_once():
 def test_what_dino_cannot_do_is_refused(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         train(backbone(**arguments), **options)
+
+
+def test_settings_are_written_as_the_command_line_reads_them():
+    config = dino.Config(prototypes=64, head_norm=True, blur=(0.5, 0.0, 0.1), local_scale=(0.1, 0.3))
+    assert dino.Config().with_text(config.text()) == config
+    with pytest.raises(ValueError, match="no setting 'prototype'"):
+        dino.Config().with_text("dino:prototype=3")
+    with pytest.raises(ValueError, match="from the smallest to the largest"):
+        dino.Config(local_scale=(0.5, 0.1))
+
+
+def test_norms_in_the_head_pull_features_that_are_nearly_the_same_apart():
+    torch.manual_seed(0)
+    features = torch.ones(64, 16) + 0.05 * torch.randn(64, 16)
+    spread = {norm: Head(16, 32, hidden=24, bottleneck=8, norm=norm)(features).std(0).mean() for norm in (False, True)}
+    assert spread[True] > 5 * spread[False]
+
+
+def test_the_log_shows_entropy_and_information_and_neighbours(tmp_path):
+    train(backbone(), data=arrays(32), val=arrays(16), output=tmp_path, log_every=1, max_updates=4)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    steps, epochs = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
+    assert all(0 <= step["entropy"] <= math.log(16) + 1e-4 for step in steps)
+    assert all("information" in step for step in steps)
+    assert {"val_knn_top1", "ema_knn_top1"} <= epochs[-1].keys()
+
+
+def test_the_command_line_pre_trains_and_goes_on(tmp_path, capsys):
+    data, run = str(picture_folder(tmp_path / "data")), str(tmp_path / "run")
+    sizes = [word for key in ("img_size=16", "patch_size=4", "embed_dim=16", "depth=1", "num_heads=2")
+             for word in ("--set", key)]  # fmt: skip
+    task = "dino:prototypes=16,hidden=12,bottleneck=6,local_crops=1,local_size=8,neighbours=3"
+    assert main(["train", "vit", *sizes, "--task", task, "--recipe", "dino:epochs=2,batch_size=16", "--data", data,
+                 "--output", run, "--device", "cpu", "--workers", "0", "--max-updates", "2",
+                 "--apply", "repa:idle_ratio=0.5"]) == 0  # fmt: skip
+    assert "moving average: k-NN top-1" in capsys.readouterr().out
+    assert lf.load(f"{run}/ema.safetensors").num_classes == 0
+    assert main(["train", "--resume", run]) == 0
+    assert dino.Config().with_text(lf.train.read_run(run)["objective"]).prototypes == 16
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--task", "dino", "--teacher", "self"], "no --teacher"),
+    (["--task", "dinosaur"], "unknown task 'dinosaur'"),
+    (["--task", "dino:prototype=3"], "no setting 'prototype'"),
+])  # fmt: skip
+def test_the_command_line_refuses_what_dino_cannot_do(words, message, tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert main(["train", "vit", *words, "--data", "none", "--output", folder, "--device", "cpu"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_every_recipe_of_dino_names_settings_that_are_read(tmp_path):
+    found = [one for one in lf.recipes.PUBLISHED.values() if one.task]
+    assert {"dino_vit_small", "repa_dino_vit_base", "dino_tiny_images"} <= {one.name for one in found}
+    for one in found:
+        assert dino.Config().with_text(one.task).text() == one.task
+        assert one.arguments["num_classes"] == 0
+
+
+def together_step(folder: str, process: int = 0, **options) -> None:
+    """Two updates of DINO with batch norms, without any draws but those of the crops, which every process shares."""
+    torch.set_num_threads(1)
+    still = dataclasses.replace(SMALL, grey=0.0, blur=(0.0, 0.0, 0.0), solarise=0.0, head_norm=True)
+    recipe = RECIPE.replace(optimizer="momentum", learning_rate=0.1, drop_path=0.0, batch_size=16)
+    result = train(backbone(lf.RePa(idle_ratio=0.5)), still, recipe, max_updates=2, output=folder)
+    assert not any(type(module).__name__ == "SyncBatchNorm" for module in result.ema.modules())
+    if process == 0:
+        torch.save({"ema": result.ema.state_dict(), "model": result.model.state_dict()}, f"{folder}/weights.pt")
+
+
+@pytest.mark.exhaustive
+def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path):
+    together_step(str(tmp_path / "one"))
+    together(str(tmp_path / "two"), step=together_step)
+    one, two = (torch.load(tmp_path / name / "weights.pt") for name in ("one", "two"))
+    for key in ("model", "ema"):
+        assert all(torch.allclose(one[key][name].float(), two[key][name].float(), atol=2e-4) for name in one[key])

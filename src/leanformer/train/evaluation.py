@@ -100,7 +100,9 @@ def evaluate(
     """
     opened = open_data(data, split)
     if getattr(model, "num_classes", None) == 0:
-        raise ValueError("this backbone has no head to evaluate; judge its features: knn_accuracy, linear_probe (--knn)")
+        raise ValueError(
+            "this backbone has no head to evaluate; judge its features: knn_accuracy, linear_probe (--knn)"
+        )
     check_fit(model, opened)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model = model.to(where)

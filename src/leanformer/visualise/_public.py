@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from .class_token import attention
 from .cam import grad_cam
 from .charts import latency_breakdown, trade_off
+from .class_token import attention
 from .distributions import feature_distributions
 from .fields import receptive_field
 from .figure import Figure

@@ -85,4 +85,3 @@ def _last_attention(model: nn.Module) -> tuple[Attention, nn.Module, Block]:
     if not found or not isinstance(norm, nn.Module):
         raise ValueError(f"the last block of {named(model)} does not mix tokens by attention; try grad-cam")
     return found[0], norm, block
-

@@ -52,7 +52,9 @@ class Config:
         for name in ("global_scale", "local_scale"):
             smallest, largest = getattr(self, name)
             if not 0 < smallest <= largest:
-                raise ValueError(f"{name} goes from the smallest to the largest, both above 0, not {(smallest, largest)}")
+                raise ValueError(
+                    f"{name} goes from the smallest to the largest, both above 0, not {(smallest, largest)}"
+                )
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other settings; an unknown one is refused."""

@@ -23,9 +23,7 @@ class Head(nn.Module):
     torch.Size([2, 16])
     """
 
-    def __init__(
-        self, channels: int, prototypes: int, hidden: int = 2048, bottleneck: int = 256, norm: bool = False
-    ):
+    def __init__(self, channels: int, prototypes: int, hidden: int = 2048, bottleneck: int = 256, norm: bool = False):
         super().__init__()
         layers: list[nn.Module] = []
         for width in (channels, hidden):
@@ -34,7 +32,7 @@ class Head(nn.Module):
         self.prototypes = nn.Parameter(torch.empty(prototypes, bottleneck))
         self.frozen = False
         """Whether the prototypes stay as they are, as in the first epoch."""
-        trunc_normal_(self.prototypes, std=0.02)
+        nn.init.uniform_(self.prototypes, -(bottleneck**-0.5), bottleneck**-0.5)  # shorter ones would turn faster
         for layer in self.layers:
             if isinstance(layer, nn.Linear):
                 trunc_normal_(layer.weight, std=0.02)

@@ -1,6 +1,6 @@
 """The teacher as a moving average of the student.
 
-    θ_t ← λ θ_t + (1 − λ) θ_s          running statistics of batch norms are the teacher's own
+θ_t ← λ θ_t + (1 − λ) θ_s          running statistics of batch norms are the teacher's own
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...core import Objective, Step, input_of
 from ...data.kinds import Data
+from ...train.judging import Neighbours, judge_by_neighbours
 from .colours import colours
 from .config import Config
 from .head import Head
-from ...train.judging import Neighbours, judge_by_neighbours
 from .maths import cosine, dino_loss, entropy, moved_centre
 from .momentum import Momentum
 

@@ -1,0 +1,229 @@
+"""Pre-training without labels: a ViT by DINO, with and without idle channels, and what is made of it afterwards.
+
+    python -m lab study dino --data pack:tiny_imagenet --seeds 0 1 --teacher-epochs 100 --precision bf16 --compile
+
+Rows: the features of each backbone over the epochs of its pre-training, by 20 neighbours and by a linear classifier;
+at the end fused as well. Then token reduction on the trained ViT, before and after distillation of its features, which
+reads no label, with the speed beside it. `--teacher-epochs` are those of DINO, `--epochs` those of the distillation.
+A row that is in the result file is not made again, and a run that was cut short goes on.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import nn
+
+from leanformer.backbones import create, load
+from leanformer.core import Method, apply, fuse, parse_options
+from leanformer.data import Arrays, Data, open_data
+from leanformer.measure import commit, compare, console, count, record, write_result
+from leanformer.methods import EViT, RePa, ToMe
+from leanformer.papers.recipes import PUBLISHED, finetune
+from leanformer.tasks import dino
+from leanformer.train import extract_features, fit, knn_accuracy, linear_probe
+
+from .rows import rows_in
+from .scale import Scale
+
+PUBLISHED_FOR_OURS = PUBLISHED["dino_tiny_images"]
+VIT_SMALL = {"embed_dim": 384, "num_heads": 6}
+PRE_TRAINED: dict[str, tuple[Method, ...]] = {"ViT": (), "RePa 0.5": (RePa(idle_ratio=0.5),)}
+AFTERWARDS: dict[str, Method] = {"EViT 0.7": EViT.finetune(keep_rate=0.7), "ToMe 0.9": ToMe(keep_rate=0.9)}
+MARKS = 5
+"""How often features are judged during pre-training, the end included."""
+NEIGHBOURS = 20
+SHOWN = ("model", "seed", "epoch", "knn", "linear", "speedup", "parameters", "macs")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DinoStudy:
+    """What all rows share.
+
+    Attributes:
+        scale: data, epochs, seeds, device.
+        arguments: of the backbone, instead of the study's own.
+        settings: of DINO, instead of the recipe's own.
+        output: the result file.
+        runs: the folder of the run folders.
+        timed: images a batch and repeats when the speed is measured.
+    """
+
+    scale: Scale
+    arguments: dict[str, Any]
+    settings: str
+    output: Path
+    runs: Path
+    timed: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls, scale: Scale, arguments: tuple[str, ...], output: Path, runs: Path, timed: tuple[int, int]
+    ) -> "DinoStudy":
+        """The study as the command line asks for it.
+
+        Args:
+            scale: data, epochs, seeds, device.
+            arguments: of the backbone as name=value, and DINO's own settings as dino=setting=value,….
+            output: the result file.
+            runs: the folder of the run folders.
+            timed: images a batch and repeats when the speed is measured.
+        """
+        own = [word.removeprefix("dino=") for word in arguments if word.startswith("dino=")]
+        given = parse_options(tuple(word for word in arguments if not word.startswith("dino=")))
+        settings = ":".join(["dino", *own[-1:]])
+        return cls(scale=scale, arguments=given, settings=settings, output=output, runs=runs, timed=timed)
+
+    def run(self, only: str = "") -> list[dict[str, Any]]:
+        """Make what is missing and return all rows.
+
+        Args:
+            only: only the models whose name contains this text.
+        """
+        train, val = (self._limited(open_data(self.scale.data, split), split) for split in ("train", "val"))
+        for seed in self.scale.seeds:
+            for name in PRE_TRAINED:
+                if only in name or (name == "ViT" and any(only in each for each in AFTERWARDS)):
+                    self._pre_train(name, seed, train, val)
+            for name in AFTERWARDS:
+                if only in name:
+                    self._afterwards(name, seed, train, val)
+        return rows_in(self.output)
+
+    def _pre_train(self, name: str, seed: int, train: Data, val: Data) -> None:
+        """A row at each mark; the run goes on from mark to mark with the rates of the whole of it."""
+        folder, epochs = self._folder(name, seed), self.scale.teacher_epochs
+        marks = sorted({max(1, round(epochs * part / MARKS)) for part in range(1, MARKS + 1)})
+        for mark in [0, *marks]:
+            if self._known(model=f"{name}, DINO", seed=seed, epoch=mark):
+                continue
+            if mark == 0:
+                model = self._backbone(name, seed)
+                self._add({"model": f"{name}, DINO", "seed": seed, "epoch": 0, **self._judged(model, train, val)})
+                continue
+            model, seconds = self._trained(name, seed, mark, train)
+            facts: dict[str, Any] = {"train_seconds": round(seconds, 1)}
+            if mark == epochs:
+                fused = fuse(model, verify=False)
+                size = count(fused)
+                facts |= {"fused_knn": self._judged(fused, train, val, linear=False)["knn"]}
+                facts |= {"parameters": size.parameters, "macs": size.macs}
+            row = {"model": f"{name}, DINO", "seed": seed, "epoch": mark, **self._judged(model, train, val)}
+            self._add({**row, **facts, "run": folder.name})
+
+    def _backbone(self, name: str, seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        made = {**PUBLISHED_FOR_OURS.arguments, **VIT_SMALL, **self.arguments}
+        return apply(create(PUBLISHED_FOR_OURS.model, **made), *PRE_TRAINED[name])
+
+    def _trained(self, name: str, seed: int, mark: int, train: Data) -> tuple[nn.Module, float]:
+        """DINO's teacher after so many epochs, and the seconds that they took."""
+        scale, epochs = self.scale, self.scale.teacher_epochs
+        rate = {} if scale.learning_rate is None else {"learning_rate": scale.learning_rate}
+        recipe = PUBLISHED_FOR_OURS.recipe.replace(
+            epochs=epochs, warmup_epochs=min(10, epochs / 10), batch_size=scale.batch_size, **rate
+        )
+        config = dino.Config().with_text(PUBLISHED_FOR_OURS.task).with_text(self.settings)
+        result = dino.fit(
+            self._backbone(name, seed), recipe=recipe, data=train, dino=config, output=self._folder(name, seed),
+            resume=True, seed=seed, device=str(scale.torch_device), precision=scale.precision, compile=scale.compile,
+            evaluate_every=0, max_updates=mark * (len(train) // scale.batch_size),
+        )  # fmt: skip
+        if not result.finished:
+            raise SystemExit(f"stopped; the same command goes on from {result.folder}")
+        assert result.ema is not None
+        return result.ema, result.seconds
+
+    def _afterwards(self, name: str, seed: int, train: Data, val: Data) -> None:
+        """Two rows: a method on the trained ViT as it is, and after distillation of the features."""
+        scale, missing = self.scale, [e for e in (0, self.scale.epochs) if not self._known(name, seed, e)]
+        if not missing:
+            return
+        teacher = load(self._folder("ViT", seed) / "ema.safetensors")
+        student = apply(teacher, AFTERWARDS[name])
+        facts: dict[str, Any] = {"model": name, "seed": seed, "speedup": self._speed(teacher, student)}
+        if 0 in missing:
+            self._add({**facts, "epoch": 0, **self._judged(student, train, val)})
+        if scale.epochs in missing and scale.epochs:
+            recipe = finetune(epochs=scale.epochs, batch_size=scale.batch_size, learning_rate=1e-4, ema=None)
+            result = fit(
+                student, recipe=recipe, data=train, teacher=teacher, output=self._folder(name, seed), resume=True,
+                seed=seed, device=str(scale.torch_device), precision=scale.precision, compile=scale.compile,
+                evaluate_every=0,
+            )  # fmt: skip
+            if not result.finished:
+                raise SystemExit(f"stopped; the same command goes on from {result.folder}")
+            row = {**facts, "epoch": scale.epochs, **self._judged(result.model, train, val)}
+            self._add({**row, "train_seconds": round(result.seconds, 1)})
+
+    def _judged(self, model: nn.Module, train: Data, val: Data, linear: bool = True) -> dict[str, float]:
+        how: dict[str, Any] = {"device": str(self.scale.torch_device), "precision": self.scale.precision}
+        known, asked = (extract_features(model, part, **how) for part in (train, val))
+        found = {"knn": knn_accuracy(known, asked, min(NEIGHBOURS, len(known.labels))).top1}
+        return found | ({"linear": linear_probe(known, asked).top1} if linear else {})
+
+    def _speed(self, teacher: nn.Module, student: nn.Module) -> float:
+        """How many times as fast the student is as the ViT, both in the same form."""
+        batch, repeats = self.timed
+        gpu = self.scale.torch_device.type == "cuda"
+        rows = compare(
+            {"ViT": teacher, "student": student}, device=self.scale.torch_device, batches=[batch], repeats=repeats,
+            modes=["compiled" if gpu else "eager"],
+        ).rows  # fmt: skip
+        return rows[1].throughput / rows[0].throughput
+
+    def _limited(self, data: Data, split: str) -> Data:
+        images, classes = self.scale.images, self.scale.first_classes
+        if images is None and classes is None:
+            return data
+        if not isinstance(data, Arrays):
+            raise ValueError("only packs and arrays can be cut to a number of images or classes")
+        mine = torch.nonzero(data.labels < (classes or 10**9))[:, 0]
+        mine = mine[:images] if split == "train" else mine
+        return dataclasses.replace(data, images=data.images[mine], labels=data.labels[mine])
+
+    def _folder(self, name: str, seed: int) -> Path:
+        return self.runs / f"{name.replace(' ', '-')}-{seed}"
+
+    def _known(self, model: str, seed: int, epoch: int) -> bool:
+        wanted = {"model": model, "seed": seed, "epoch": epoch, **self._facts()}
+        return any(wanted.items() <= row.items() for row in self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for row in rows_in(self.output):
+            yield {key: value for key, value in row.items() if not isinstance(value, dict | list)}
+
+    def _facts(self) -> dict[str, Any]:
+        return {**self.scale.facts(), "teacher_epochs": self.scale.teacher_epochs}
+
+    def _add(self, row: dict[str, Any]) -> None:
+        name = row["model"].partition(",")[0]
+        told = {"command": self.scale.command_of(name, row["seed"]), "commit": commit()}
+        rows = [*rows_in(self.output), {**row, **self._facts(), **told}]
+        write_result(record("study dino", rows, self.scale.torch_device), self.output)
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """The rows for people: neighbours and linear classifier over the epochs.
+
+    Args:
+        rows: as `DinoStudy.run` returns them.
+    """
+    drawn = Table(*SHOWN, title="features without labels", title_justify="left")
+    for row in rows:
+        cells = (row.get(key, "") for key in SHOWN)
+        drawn.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells))
+    return drawn
+
+
+def study_dino(study: DinoStudy, only: str) -> None:
+    """Run the study and print its table.
+
+    Args:
+        study: what to run.
+        only: only the models whose name contains this text.
+    """
+    console().print(table(study.run(only)))
