@@ -1,5 +1,6 @@
 """Plans, their costs and the search, on a tiny ViT with a table of costs made by hand."""
 
+import dataclasses
 import io
 import random
 from itertools import pairwise
@@ -10,11 +11,13 @@ import torch
 from families import backbone
 from PIL import Image
 
+import leanformer as lf
 from leanformer.core import METHODS, input_of
+from leanformer.data import EvaluationView, open_data
 from leanformer.search.cost import Costs, tokens_by_block
 from leanformer.search.directions import Variation, equal_counts, starts
 from leanformer.search.explore import Explorer
-from leanformer.search.judge import Judge
+from leanformer.search.judge import Judge, accuracies
 from leanformer.search.parts import split
 from leanformer.search.plan import Plan, space_of
 from leanformer.search.target import Target, seconds_of
@@ -196,3 +199,20 @@ def test_a_family_that_was_timed_slower_than_predicted_must_do_more_for_the_same
     explorer.learn(before, 1.1 * explorer.costs.predict(before))
     after = explorer.within(budget, direction, SIZE)
     assert 1.1 * explorer.costs.predict(after) <= budget < 1.1 * explorer.costs.predict(before)
+
+
+def test_a_backbone_without_a_head_is_judged_by_cosines_and_by_neighbours():
+    teacher = lf.with_head(backbone("vit"), 0)
+    lean = lf.apply(teacher, lf.EViT(keep_rate=0.5))
+    labels, generator = torch.arange(160) // 2 % 4, torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (4, 3, 32, 32), generator=generator)[labels]
+    pixels = (pixels + torch.randint(-9, 9, pixels.shape, generator=generator)).clamp(0, 255).byte()
+    known, judging = (open_data((pixels[i::2], labels[i::2])) for i in (0, 1))
+    seen = EvaluationView(input_of(teacher))(judging.images)
+    judge = Judge(teacher, space_of(teacher), lambda size: seen)
+    assert judge.verdict(teacher, SIZE).agreement == pytest.approx(100, abs=1e-3)
+    assert judge.verdict(lean, SIZE).agreement < 100
+    found = accuracies(teacher, lean, known, judging, "cpu")
+    assert found["teacher_knn_top1"] == 100, "images of a class differ by a little noise alone"
+    assert found["drop"] == found["teacher_knn_top1"] - found["knn_top1"]
+    assert accuracies(teacher, lean, known, dataclasses.replace(judging, labelled=False), "cpu") == {}

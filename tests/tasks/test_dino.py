@@ -6,12 +6,15 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import arrays, picture_folder
+from timm.layers import build_sincos2d_pos_embed
 from together import together
 from torch import nn
 
 import leanformer as lf
 from leanformer.cli import main
+from leanformer.cli.demo_work import digits
 from leanformer.tasks import dino
 from leanformer.tasks.dino.colours import blur, colours
 from leanformer.tasks.dino.head import Head
@@ -221,6 +224,30 @@ def test_every_recipe_of_dino_names_settings_that_are_read(tmp_path):
     for one in found:
         assert dino.Config().with_text(one.task).text() == one.task
         assert one.arguments["num_classes"] == 0
+
+
+def test_dino_learns_the_digits_without_their_labels():
+    """Features of an untrained ViT lose most of what tells digits apart; learning from crops alone brings it back."""
+    torch.manual_seed(0)
+    train_data, test_data = ((F.interpolate(images.float(), size=(16, 16), mode="bilinear").byte(), labels)
+                             for images, labels in digits())  # fmt: skip
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 64, "depth": 2, "num_heads": 4, "num_classes": 0}
+    model = lf.create("vit", dynamic_img_size=True, **sizes)
+    model.pos_embed.data[0, 1:] = build_sincos2d_pos_embed(list(model.patch_embed.grid_size), dim=64)
+    lf.core.set_input(model, {"mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_pct": 1.0})
+    known, asked = (lf.train.extract_features(model, part, device="cpu") for part in (train_data, test_data))
+    before = lf.train.knn_accuracy(known, asked).top1
+    config = dino.Config(
+        prototypes=256, hidden=128, bottleneck=64, head_norm=True, local_crops=0, momentum=0.985, grey=0.0,
+        blur=(0.0, 0.0, 0.0), solarise=0.0, freeze_prototypes_epochs=0, final_weight_decay=0.04,
+    )  # fmt: skip
+    recipe = dino.recipe(epochs=16, warmup_epochs=1, batch_size=32, flip=0.0, color_jitter=0.0, drop_path=0.0)
+    result = dino.fit(
+        model, recipe=recipe, data=train_data, val=test_data, dino=config, device="cpu", quiet=True, evaluate_every=16
+    )
+    assert before < 60
+    assert result.evaluation.top1 > before + 20
+    assert result.ema_evaluation.top1 > before + 20
 
 
 def together_step(folder: str, process: int = 0, **options) -> None:

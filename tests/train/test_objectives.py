@@ -9,9 +9,12 @@ import torch
 import torch.nn.functional as F
 from survival import arrays, tiny
 from timm.utils import ModelEmaV3
+from torch import nn
 
 import leanformer as lf
 from leanformer.core import Objective, Step, View
+from leanformer.data import EvaluationView
+from leanformer.train.answer_features import AnswerFeatures, missed_share
 from leanformer.train.learner import (
     Learner,
     PatchConv,
@@ -322,3 +325,42 @@ def test_a_single_teacher_plays_the_only_part_and_several_keep_theirs():
     both = SoftDistillation(teacher="large") + SoftDistillation(teacher="small")
     assert list(in_their_roles(both, {"teacher": model})) == ["teacher"]
     assert list(in_their_roles(SoftDistillation(), {"teacher": model, "cnn": model})) == ["teacher", "cnn"]
+
+
+def headless(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return lf.create("vit", img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=0)
+
+
+def test_the_missed_share_is_that_of_plain_loops():
+    s, t = (torch.randn(5, 3, dtype=torch.double, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
+    mean = [sum(t[b, c].item() for b in range(5)) / 5 for c in range(3)]
+    lost = sum((s[b, c] - t[b, c]).item() ** 2 for b in range(5) for c in range(3))
+    whole = sum((t[b, c].item() - mean[c]) ** 2 for b in range(5) for c in range(3))
+    assert missed_share(s, t).item() == pytest.approx(lost / whole, rel=1e-6)
+
+
+def test_a_backbone_without_a_head_learns_its_teachers_features_and_labels_only_judge_it():
+    teacher, data = headless(), arrays(64)
+    student = lf.apply(headless(1), lf.EViT.finetune(keep_rate=0.5, at=(0,)))
+    recipe = lf.recipes.plain(epochs=8, batch_size=16, learning_rate=2e-3)
+    before = AnswerFeatures()(_features(student, teacher, data))["features"]
+    result = lf.train.fit(student, recipe=recipe, data=data, val=arrays(16), teacher=teacher, device="cpu", quiet=True)
+    assert AnswerFeatures()(_features(result.model, teacher, data))["features"] < 0.5 * before
+    assert result.evaluation.summary().keys() == {"knn_top1", "knn_top5"}
+
+
+def _features(student: nn.Module, teacher: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> Step:
+    seen = EvaluationView(lf.core.input_of(teacher))(data[0])
+    with torch.no_grad():
+        views = [View(model.eval()(seen)) for model in (student, teacher)]
+    return Step(seen, data[1], views[0], {"teacher": views[1]})
+
+
+@pytest.mark.parametrize(("teacher", "message"), [(None, "learns from a teacher's features"), (tiny, "has no head")])
+def test_a_backbone_without_a_head_is_not_trained_on_labels(teacher, message):
+    with pytest.raises(ValueError, match=message):
+        lf.train.fit(
+            headless(), recipe=lf.recipes.plain(epochs=1, batch_size=8), data=arrays(), device="cpu", quiet=True,
+            teacher=teacher() if teacher else None,
+        )  # fmt: skip
