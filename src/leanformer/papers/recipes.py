@@ -6,8 +6,8 @@ lf.recipes.parse_recipe("evit_deit_small_0.7:epochs=100")
 """
 
 from ..core.spec import parse_spec
-from ..tasks.recipes import camvid, dense, pets
 from ..tasks import dino
+from ..tasks.recipes import camvid, dense, pets
 from ..train.finetune import finetune
 from ..train.recipe import Recipe, plain
 from . import evit, lvvit, metaformer, repa, riformer, sit  # noqa: F401  (they publish themselves)

@@ -70,3 +70,23 @@ class AnswerFeatures(Objective):
     def judge(self, model: nn.Module, data: Data, *how: Any) -> Neighbours:
         """k-NN accuracy of the features, called as `train.evaluation.measure` is."""
         return judge_by_neighbours(model, data, self.bank, NEIGHBOURS, *how)
+
+
+def features_of(teachers: dict[str, nn.Module]) -> AnswerFeatures:
+    """What a backbone without a head learns: the features of its teacher, which has none either.
+
+    Args:
+        teachers: By name; the one called teacher is taken, or the first.
+
+    Raises:
+        ValueError: There is no teacher, or it has a head.
+    """
+    if not teachers:
+        raise ValueError(
+            "a backbone without a head learns from a teacher's features: give a teacher, or pre-train it with "
+            "lf.tasks.dino.fit (leanformer train --task dino)"
+        )
+    name = "teacher" if "teacher" in teachers else next(iter(teachers))
+    if getattr(teachers[name], "num_classes", 0) != 0:
+        raise ValueError(f"the student has no head but the teacher '{name}' has: take it off with lf.with_head(…, 0)")
+    return AnswerFeatures(teacher=name)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core import Branch, Objective, Step, Sum, View, blocks_of, card_of, input_of, taps
 from ..data.kinds import Data
 from ..layers.patches import disjoint, patch_product
-from .answer_features import AnswerFeatures
+from .answer_features import features_of
 from .objectives import CrossEntropy, SoftDistillation, parse_objective
 
 Ask = Callable[[Objective, Callable[..., Any], Any, Any], Any]
@@ -206,11 +206,9 @@ def choose_objective(
 ) -> Objective:
     """The objective asked for; by default the methods' own, or soft distillation and labels, or labels alone.
 
-    The answers of a backbone without a head are features: it learns those of its teacher, also where soft is asked for.
-
     Args:
         spec: An objective, or terms as text; None for the recipe's.
-        student: The model that is trained.
+        student: The model that is trained; without a head, auto and soft mean that it learns its teacher's features.
         teachers: By name.
         recipe_spec: The recipe's terms; auto chooses.
         data: The training images; from images without labels only what teachers say is learnt.
@@ -231,7 +229,7 @@ def choose_objective(
 
 def _named(spec: str, student: nn.Module, teachers: dict[str, nn.Module], labelled: bool) -> Objective:
     if getattr(student, "num_classes", None) == 0 and spec in ("auto", "soft"):
-        return _of_features(teachers)
+        return features_of(teachers)
     if spec != "auto":
         return parse_objective(spec)
     if not teachers:
@@ -243,19 +241,6 @@ def _named(spec: str, student: nn.Module, teachers: dict[str, nn.Module], labell
         return found[0] if len(found) == 1 else Sum(*found)
     soft = SoftDistillation(teacher="teacher" if "teacher" in teachers else next(iter(teachers)))
     return CrossEntropy() + soft if labelled else soft
-
-
-def _of_features(teachers: dict[str, nn.Module]) -> Objective:
-    """What a backbone without a head learns: the features of its teacher, which has none either."""
-    if not teachers:
-        raise ValueError(
-            "a backbone without a head learns from a teacher's features: give a teacher, or pre-train it with "
-            "lf.tasks.dino.fit (leanformer train --task dino)"
-        )
-    name = "teacher" if "teacher" in teachers else next(iter(teachers))
-    if getattr(teachers[name], "num_classes", 0) != 0:
-        raise ValueError(f"the student has no head but the teacher '{name}' has: take it off with lf.with_head(…, 0)")
-    return AnswerFeatures(teacher=name)
 
 
 def _prepared(objective: Objective, student: nn.Module, teachers: dict[str, nn.Module]) -> Objective:
