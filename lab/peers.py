@@ -119,7 +119,8 @@ def merged_by_pruna(backbone: nn.Module, macs: int) -> nn.Module:
 
     given: Any = backbone
     block, size = given.blocks[0], input_of(backbone)["input_size"]
-    config = ViTConfig(
+    make_config: Any = ViTConfig  # its type hides what its base takes
+    config = make_config(
         hidden_size=given.embed_dim, num_hidden_layers=len(given.blocks), num_attention_heads=block.attn.num_heads,
         intermediate_size=block.mlp.fc1.out_features, image_size=size[1], patch_size=given.patch_embed.patch_size[0],
         num_labels=given.num_classes,
