@@ -17,19 +17,19 @@ import torch
 from rich.table import Table
 from torch import nn
 
+import leanformer as lf
 from leanformer.backbones import create, load
 from leanformer.core import Method, apply, fuse, parse_options
 from leanformer.data import Arrays, Data, open_data
 from leanformer.measure import commit, compare, console, count, record, write_result
 from leanformer.methods import EViT, RePa, ToMe
-from leanformer.papers.recipes import PUBLISHED, finetune
 from leanformer.tasks import dino
 from leanformer.train import extract_features, fit, knn_accuracy, linear_probe
 
 from .rows import rows_in
 from .scale import Scale
 
-PUBLISHED_FOR_OURS = PUBLISHED["dino_tiny_images"]
+PUBLISHED_FOR_OURS = lf.recipes.PUBLISHED["dino_tiny_images"]
 VIT_SMALL = {"embed_dim": 384, "num_heads": 6}
 PRE_TRAINED: dict[str, tuple[Method, ...]] = {"ViT": (), "RePa 0.5": (RePa(idle_ratio=0.5),)}
 AFTERWARDS: dict[str, Method] = {"EViT 0.7": EViT.finetune(keep_rate=0.7), "ToMe 0.9": ToMe(keep_rate=0.9)}
@@ -148,7 +148,7 @@ class DinoStudy:
         if 0 in missing:
             self._add({**facts, "epoch": 0, **self._judged(student, train, val)})
         if scale.epochs in missing and scale.epochs:
-            recipe = finetune(epochs=scale.epochs, batch_size=scale.batch_size, learning_rate=1e-4, ema=None)
+            recipe = lf.recipes.finetune(epochs=scale.epochs, batch_size=scale.batch_size, learning_rate=1e-4, ema=None)
             result = fit(
                 student, recipe=recipe, data=train, teacher=teacher, output=self._folder(name, seed), resume=True,
                 seed=seed, device=str(scale.torch_device), precision=scale.precision, compile=scale.compile,

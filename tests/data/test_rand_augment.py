@@ -91,5 +91,6 @@ def test_a_recipes_randaugment_reaches_files():
 
 @pytest.mark.parametrize("policy", ["original", "augmix-m5", "rand-m9-t3a"])
 def test_a_policy_that_arrays_do_not_know_is_refused(policy):
+    recipe = lf.recipes.plain(auto_augment=policy, batch_size=8)
     with pytest.raises(ValueError, match=f"auto_augment={policy} is not made for images kept as arrays"):
-        lf.train.fit(tiny(), recipe=lf.recipes.plain(auto_augment=policy), data=arrays(), device="cpu", quiet=True)
+        lf.train.fit(tiny(), recipe=recipe, data=arrays(), device="cpu", quiet=True)

@@ -21,20 +21,22 @@ SMALL: dict[str, dict[str, Any]] = {
     "swin": {"embed_dim": 12, "num_heads": (1, 1, 2, 2), "depths": (1, 1, 2, 1), "window_size": 2},
     "repavit": {"embed_dim": 24, "num_heads": 3},
     "repamixer": {"embed_dim": 24, "num_blocks": 2},
+    "vit": {"patch_size": 16, "embed_dim": 24, "num_heads": 3, "depth": 2},
 }
 METAFORMERS = ("identityformer", "randformer", "poolformer", "poolformerv2", "convformer", "caformer")
 GFNET = {"depth": (1, 1, 1, 1), "embed_dim": (8, 8, 8, 8)}
 CLASSES = 4
 TEACHERS = {"regnety_160": "test_byobnet", "dm_nfnet_f6": "test_nfnet"}
 """Small models of timm's for the papers' teachers."""
+DINO = "dino:prototypes=64,hidden=32,bottleneck=16,local_size=32"
 ONE_OF_A_KIND = (
     "poolformer_s12", "identityformer_s12", "randformer_s12", "poolformerv2_s12", "convformer_s18", "caformer_s18",
     "riformer_s12", "riformer_s12_ours", "riformer_s12_384", "evit_deit_small_0.7", "evit_lvvit_small_0.5",
     "repa_deit_tiny", "repa_swin_tiny", "repa_poolformer_s12", "repa_mixer_b16", "repa_lvvit_s", "lvvit_t",
-    "lvvit_plus_tiny", "sit_ti", "slab_deit_base",
+    "lvvit_plus_tiny", "sit_ti", "slab_deit_base", "repa_dino_vit_small", "dino_tiny_images",
 )  # fmt: skip
 """The recipes that run every time; the others differ from one of these, or of those below, in numbers alone."""
-RARELY = ("sit_ti_cnn", "sit_deit_s", "slab_swin_base")
+RARELY = ("sit_ti_cnn", "sit_deit_s", "slab_swin_base", "dino_vit_small")
 """Kinds of their own: the first has its own test; method and backbone of the others run above, each with another."""
 
 
@@ -43,7 +45,15 @@ def _kind(published: Published) -> tuple[Any, ...]:
     roles = tuple(part.partition("=")[0] if "=" in part else "teacher" for part in _teachers(published))
     family = published.model.split("_")[0] + ("_plus" if "plus" in published.model else "")
     relative = [getattr(method, "relative", False) for method in published.methods]
-    return family, [m.name for m in published.methods], roles, relative, published.recipe.objective, published.added
+    return (
+        family,
+        [m.name for m in published.methods],
+        roles,
+        relative,
+        published.recipe.objective,
+        published.added,
+        bool(published.task),
+    )
 
 
 def _small(model: str) -> dict[str, Any]:
@@ -87,9 +97,10 @@ def _train(name: str, pictures: Path, folder: Path, *more: str) -> list[dict[str
     published, output = PUBLISHED[name], folder / "run"
     small = [f"--set={key}={value}" for key, value in _small(published.model).items()]
     teachers = [word for part in _teachers(published) for word in _teacher_option(part, folder)]
+    head = ["--task", DINO] if published.task else ["--classes", str(CLASSES)]
     command = [
-        "train", "--recipe", f"{name}:batch_size=4,warmup_learning_rate=1e-3", *small, *teachers, "--classes",
-        str(CLASSES), "--data", str(pictures), "--output", str(output), "--device", "cpu", "--workers", "0", "--quiet",
+        "train", "--recipe", f"{name}:batch_size=4,warmup_learning_rate=1e-3", *small, *teachers, *head,
+        "--data", str(pictures), "--output", str(output), "--device", "cpu", "--workers", "0", "--quiet",
         "--max-updates", "2", "--save-every", "1", "--evaluate-every", "0", "--log-every", "1", *more,
     ]  # fmt: skip
     assert main(command) == 0
@@ -281,7 +292,7 @@ def test_recipes_survive_json():
 def test_every_family_of_the_papers_is_there():
     names = {name.partition("_")[0] for name in PUBLISHED}
     assert names == {"poolformer", "identityformer", "randformer", "poolformerv2", "convformer", "caformer", "riformer",
-                     "repa", "slab", "sit", "evit", "lvvit"}  # fmt: skip
+                     "repa", "slab", "sit", "evit", "lvvit", "dino"}  # fmt: skip
 
 
 def test_settings_override_a_recipe_from_the_command_line():
