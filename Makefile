@@ -8,11 +8,11 @@ demo: .venv/installed
 	$(BIN)/leanformer demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 -m "not exhaustive"
+	$(BIN)/python -m pytest -n 3 -m "not exhaustive"
 
 # what breaks most often, in less than a minute and a half
 quick: .venv/installed
-	$(BIN)/python -m pytest -n 2 -m "quick and not exhaustive"
+	$(BIN)/python -m pytest -n 3 -m "quick and not exhaustive"
 
 # CASES generated inputs for each of the six fuzzers, 102,000 together
 CASES ?= 17000
