@@ -45,7 +45,11 @@ EXHAUSTIVE = re.compile(
     r"""
     _goes_through\[.*-aoti\] | test_method_goes_through\[[^+]*-openvino\]   # they compile for long
   | test_backbone_goes_through\[(?!vit-onnx|poolformer-onnx|gfnet-torch)    # methods go through on several backbones
-  | test_methods_compose.*-(vit_map_pool|vit_qk_norm_avg|deit_distilled|timm_caformer|timm_poolformer|lvvit_plus)\]
+  | test_method_goes_through\[[^+]*(?<!tome)-torch\]
+  | test_contract\.py::.*-(vit_map_pool|vit_qk_norm_avg|deit3|timm_caformer|timm_poolformer|lvvit_plus|resmlp|gmlp)\]
+  | test_contract\.py::.*compiles.*-(?!vit\]|swin\]|poolformer\])
+  | test_tables_evit\.py::test_every_row_agrees\[(?!2a|3b)
+  | test_adopt\.py::test_training_with_every_kind_of_drop.*\[(?!vit\]|swin\])
   | test_census\.py::.*\[(vision_transformer|metaformer|vision_transformer_hybrid)\]    # hundreds of models
   | test_repa\.py::test_fusing_is_exact_on_every_backbone.*\[(?!vit\]|swin\])           # so says the contract
   | test_repa_fit\.py::test_a_calibrated_model_is_nearer.*\[(?!vit\]|swin\]|poolformer\]|lvvit\])
@@ -53,7 +57,7 @@ EXHAUSTIVE = re.compile(
   | test_together\.py::test_(a_sharded_run|batch_norms_left_alone|a_synchronised_norm|synchronised.*False)
   | test_together\.py::test_two_processes_give.*\[(\{'(shard|accumulate)'[^,]*\}|\{\})\]   # both at once stay
   | test_start\.py::test_(two_processes_calibrate|a_calibrated_run_that_was_killed.*\[0\])
-  | test_study\.py::test_(processes_share|speeds_measured|a_student_of_smaller|every_student_of|what_is_to_be_timed)
+  | test_study\.py::test_(a_study_writes_a_row|processes_share|speeds_measured|a_student_of|every_student|what_is_to_be)
   | lab/test_(growth|contest|metaformers|kernel_suite)\.py::
   | test_suite\.py::test_(a_family_is_measured|a_group_that_fails|the_cpu_has_a_row)
   | test_survival\.py::.*(any_update.*\[(0|11)\]|on_image_files)
