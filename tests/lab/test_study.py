@@ -158,6 +158,9 @@ def test_a_study_that_is_terminated_leaves_no_process_behind(pack, tmp_path):
     assert len(_processes(str(tmp_path))) == 3
     started.terminate()
     assert started.wait(60) != 0
+    until = time.monotonic() + 30
+    while _processes(str(tmp_path)) and time.monotonic() < until:  # the last one may be on its way out
+        time.sleep(0.1)
     assert _processes(str(tmp_path)) == []
 
 
