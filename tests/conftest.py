@@ -35,7 +35,7 @@ def _seeded() -> None:
 
 
 QUICK = (
-    "core/", "hostile/", "cli/test_cli_models.py", "cli/test_refusals.py", "cli/test_startup.py",
+    "core/", "hostile/test_command_lines.py", "cli/test_cli_models.py", "cli/test_refusals.py",
     "measure/test_counting.py", "train/test_objectives.py",
 )  # fmt: skip
 """Tests that see most of the house in little time: the files and folders of `make quick`."""
