@@ -21,6 +21,7 @@ from ..data.dense_augment import SceneAugment, SceneEvaluation
 from ..data.dense_loader import Shown, evaluation_scenes, training_scenes
 from ..data.dense_open import Wanted
 from ..settings import Settings
+from ..train.evaluation import in_precision
 from ..train.objectives import objective
 from ..train.recipe import Recipe
 from .dense import DenseTask, default_batch
@@ -108,9 +109,8 @@ class Detection(DenseTask):
         start, was_training = time.perf_counter(), model.training
         model.eval()
         share = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-        types = {"bf16": torch.bfloat16, "fp16": torch.float16}
         found: list[Found] = []
-        with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
+        with in_precision(device, precision):
             size = batch_size or default_batch(device)
             for shown in evaluation_scenes(data, SceneEvaluation(), device, size, workers, *share):
                 answers = model([each.image for each in shown])

@@ -17,6 +17,7 @@ from torch import Tensor
 from torchvision.ops import box_iou
 
 from ..data.dense import Target
+from .dense_result import DenseResult
 
 FIGURES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 MATCH = 0.5
@@ -36,7 +37,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class DetectionResult:
+class DetectionResult(DenseResult):
     """How good a detector is. Figures are in per cent; those of sizes that no object has are left out."""
 
     figures: dict[str, float]
@@ -49,23 +50,9 @@ class DetectionResult:
     """Of each picture, by its number."""
     damaged: int = 0
 
-    @property
-    def images_per_second(self) -> float:
-        """Speed of the evaluation, reading the pictures included."""
-        return self.images / self.seconds
-
     def summary(self) -> dict[str, float]:
         """The figures that go to logs."""
         return dict(self.figures)
-
-    def per_class(self) -> list[tuple[str, float]]:
-        """(class, AP) of every class that occurs, the worst first."""
-        rows = [(name, value) for name, value in zip(self.classes, self.by_class) if value == value]
-        return sorted(rows, key=lambda row: row[1])
-
-    def ranked(self) -> list[int]:
-        """Numbers of the pictures, the best answered first."""
-        return sorted(self.qualities, key=lambda index: (-self.qualities[index], index))
 
 
 def found_in(index: int, size: tuple[int, int], truth: Target, answer: Target, scores: Tensor) -> Found:

@@ -24,6 +24,7 @@ from ..data.dense_augment import SceneAugment, SceneEvaluation
 from ..data.dense_loader import Shown, evaluation_scenes, training_scenes
 from ..data.dense_open import Wanted
 from ..fields import Count, check_fields
+from ..train.evaluation import in_precision
 from ..train.objectives import logits_of, objective
 from ..train.recipe import Recipe
 from .dense import DenseTask, default_batch
@@ -109,11 +110,10 @@ class Segmentation(DenseTask):
         start, was_training = time.perf_counter(), model.training
         model.eval()
         share = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-        types = {"bf16": torch.bfloat16, "fp16": torch.float16}
         view, size = SceneEvaluation(self.evaluation_size, *_normalisation(config)), batch_size or default_batch(device)
         found: list[Found] = []
         total: Any = torch.zeros(data.num_classes, data.num_classes, dtype=torch.long, device=device)
-        with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
+        with in_precision(device, precision):
             for shown in evaluation_scenes(data, view, device, size, workers, *share):
                 for each, answer in zip(shown, _answers(model, shown)):
                     if each.again:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.dense import IGNORED
+from .dense_result import DenseResult
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class SegmentationResult:
+class SegmentationResult(DenseResult):
     """How good a segmenter is, in per cent."""
 
     miou: float
@@ -38,23 +39,9 @@ class SegmentationResult:
     """Mean IoU of each picture, by its number."""
     damaged: int = 0
 
-    @property
-    def images_per_second(self) -> float:
-        """Speed of the evaluation, reading the pictures included."""
-        return self.images / self.seconds
-
     def summary(self) -> dict[str, float]:
         """The figures that go to logs."""
         return {"miou": self.miou, "pixel_accuracy": self.pixel_accuracy}
-
-    def per_class(self) -> list[tuple[str, float]]:
-        """(class, IoU) of every class that occurs, the worst first."""
-        rows = [(name, value) for name, value in zip(self.classes, self.by_class) if value == value]
-        return sorted(rows, key=lambda row: row[1])
-
-    def ranked(self) -> list[int]:
-        """Numbers of the pictures, the best answered first."""
-        return sorted(self.qualities, key=lambda index: (-self.qualities[index], index))
 
 
 def confusion(truth: Tensor, answer: Tensor, classes: int) -> Tensor:

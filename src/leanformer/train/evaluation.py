@@ -111,6 +111,21 @@ def evaluate(
     return measure(run, opened, config, where, batch_size, precision, workers)  # type: ignore[arg-type]
 
 
+def in_precision(device: torch.device, precision: str) -> torch.autocast:
+    """A context in which a model computes in bf16 or fp16, or as it is where the precision is no.
+
+    Args:
+        device: Where the model is.
+        precision: no, bf16 or fp16.
+
+    >>> with in_precision(torch.device("cpu"), "bf16"):
+    ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+    torch.bfloat16
+    """
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types)
+
+
 @torch.no_grad()
 def measure(
     model: nn.Module,
@@ -129,8 +144,7 @@ def measure(
     was_training, found, damaged = model.training, [], []
     model.eval()
     start = time.perf_counter()
-    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
+    with in_precision(device, precision):
         shares = size, worker_count(workers), process, processes
         for images, labels, names in evaluation_batches(data, config, device, *shares):
             logits = logits_of(model(images)).float()  # (b, classes)

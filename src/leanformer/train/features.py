@@ -18,7 +18,7 @@ from ..core import input_of, plain_of
 from ..data.batches import worker_count
 from ..data.kinds import same_images
 from ..data.sources import Data, Source, check_channels, check_labelled, open_data
-from .evaluation import default_batch, evaluation_batches
+from .evaluation import default_batch, evaluation_batches, in_precision
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,7 @@ def collect(
         workers: Processes that read files; None: as many as there are cores.
     """
     start, found, size = time.perf_counter(), [], batch_size or default_batch(device)
-    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    with torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types):
+    with in_precision(device, precision):
         for images, labels, names in evaluation_batches(data, config, device, size, worker_count(workers)):
             good = labels >= 0  # (b,)
             found.append((read(images).float()[good], labels[good]))
