@@ -51,7 +51,7 @@ release: .venv/installed
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino,serve,track,data,predict,dense,docs,notebooks,hub]'
+	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino,serve,track,data,predict,scale,dense,docs,notebooks,hub]'
 	touch $@
 
 clean:
