@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import survival
 import torch
-from safetensors.torch import load_file, save_file
 from survival import in_process, tiny
 from together import together
 
@@ -153,25 +152,3 @@ def test_two_processes_calibrate_to_the_same_weights(tmp_path):
     assert start == other_start
     assert start["calibrated_slots"] == 2
     assert all(torch.equal(other[key], value) for key, value in one.items())
-
-
-@pytest.mark.exhaustive
-def test_the_readme_starts_well_on_a_trained_vit(shared: Path, tmp_path):
-    """RePa 0.75 + EViT 0.7 on ViT-Ti with its ImageNet weights: minutes on two slow cores."""
-    weights, photographs = (shared / "data" / name for name in (
-        "vit_tiny_patch16_224_in1k_fp16.safetensors", "nips17_imagenet_224.npz",
-    ))  # fmt: skip
-    if not weights.is_file() or not photographs.is_file():
-        pytest.skip("shared/data has no ViT-Ti weights or no photographs")
-    exact = {key: value.float() for key, value in load_file(weights).items()}
-    save_file(exact, tmp_path / "vit_tiny.safetensors")
-    halves = {"pretrained_cfg_overlay": {"mean": (0.5,) * 3, "std": (0.5,) * 3}}
-    teacher = lf.create("vit_tiny_patch16_224", checkpoint=tmp_path / "vit_tiny.safetensors", **halves)
-    data = lf.train.open_data(f"pack:{photographs}")
-    train, val = (data.images[:600], data.labels[:600]), (data.images[800:], data.labels[800:])
-    top1 = {
-        images: one_update(lf.apply(teacher, *README), teacher, data=train, val=val, calibrate=images).start["top1"]
-        for images in (512, 0)
-    }
-    assert top1[0] < 5
-    assert top1[512] > 20
