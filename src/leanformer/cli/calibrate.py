@@ -52,10 +52,10 @@ def calibrate(
     at_least(1, images=images)
     check_seed(seed)
     output_files(output, folders=False)
-    check_split(data, evaluate_on)
     where = open_device(device)
     teacher = open_model(model, (), checkpoint, arguments).eval().to(where)
     plain = core.apply(teacher, *(core.parse_method(spec) for spec in methods)).to(where)
+    check_split(teacher, data, evaluate_on)
     chosen = sample_images(teacher, data, images, split=split, seed=seed).to(where)
     fitted = core.calibrate(plain, teacher, chosen)
     core.save(fitted, output)
@@ -98,9 +98,9 @@ def recalibrate(
     at_least(1, images=images, batch_size=batch_size)
     check_seed(seed)
     output_files(output, folders=False)
-    check_split(data, evaluate_on)
     where = open_device(device)
     trained = load(model).to(where)
+    check_split(trained, data, evaluate_on)
     chosen = sample_images(trained, data, images, split=split, seed=seed).to(where)
     precise = core.recalibrate(trained, chosen, batch=batch_size)
     core.save(precise, output)
@@ -109,12 +109,14 @@ def recalibrate(
     console().print(f"wrote {output}, with the statistics of {len(chosen)} images of {data} ({split})")
 
 
-def check_split(data: str, split: str | None) -> None:
-    """Refuse a split that is not there, before any work is done; None stands for one that was not asked for."""
-    from ..data.sources import open_data
+def check_split(model: nn.Module, data: str, split: str | None) -> None:
+    """Refuse a split that is not there or has other classes than the model, before any work is done.
+
+    None stands for one that was not asked for."""
+    from ..data.sources import check_fit, open_data
 
     if split is not None:
-        open_data(data, split)
+        check_fit(model, open_data(data, split))
 
 
 def _compare(models: dict[str, nn.Module], data: str, split: str) -> None:

@@ -132,7 +132,7 @@ def method_from(name: str, options: dict[str, Any]) -> Method:
     0.5
     """
     if name not in METHODS:
-        raise ValueError(f"unknown method '{name}'; known methods: {', '.join(sorted(METHODS))}")
+        raise ValueError(f"unknown method '{name:.60}'; known methods: {', '.join(sorted(METHODS))}")
     _refuse_unknown(METHODS[name], options)
     options = {key: _hashable(value) for key, value in options.items()}
     hints = get_type_hints(METHODS[name])

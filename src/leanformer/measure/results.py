@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..core import environment, versions, write_atomically
+from ..core.files import check_file
 
 
 def hardware(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -181,7 +182,7 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     >>> read_rows("results/bench.json")[0]["model"]  # doctest: +SKIP
     """
     try:
-        found = json.loads(Path(path).read_text())
+        found = json.loads(check_file(path, "the result file ").read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"cannot read the result file {path}: {error}") from error
     rows = found.get("rows") if isinstance(found, dict) else None
