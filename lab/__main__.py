@@ -25,6 +25,7 @@ from .process_group import exit_on_terminate
 from .profile_suite import profile
 from .results_page import write_page
 from .serve_load import serve_load
+from .spread import spread
 from .study import study
 from .suite import Options, run_suite
 from .trade_off import trade_off
@@ -130,6 +131,7 @@ VERBS = {
     "training-free": training_free,
     "figure": figure,
     "results": results,
+    "spread": spread,
     "trade-off": trade_off,
     "papers": papers,
 }

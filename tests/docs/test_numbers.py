@@ -6,6 +6,7 @@ import re
 import pytest
 from blocks import ROOT
 
+from lab.spread import answers, difference, teacher_answers
 from lab.trade_off import joined, trade_off
 
 README = (ROOT / "README.md").read_text()
@@ -37,7 +38,8 @@ def test_a_student_has_the_speed_and_accuracy_that_were_measured(start, name):
     students = rows("study_imagenet")
     (found,) = [row for row in joined(rows("lean_plans_h200"), students) if row["model"] == name]
     agreement = {r["model"]: r["judge_agreement"] for r in students if r["epochs"] == 12 and not r["variant"]}[name]
-    _, speed, top1, agrees = cells(start)
+    _, speed, top1, less, agrees = cells(start)
+    assert less == difference(answers(found, "judge"), teacher_answers(ROOT / "results"))
     assert numbers(speed) == [pytest.approx(found["speedup"], abs=0.0051)]
     assert float(top1) == pytest.approx(found["top1"], abs=0.051)
     assert float(agrees) == pytest.approx(agreement, abs=0.051)
