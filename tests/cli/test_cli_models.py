@@ -6,6 +6,7 @@ from helpers import randomise
 
 import leanformer as lf
 from leanformer.cli import VERBS, main
+from leanformer.cli.parser import EXAMPLES
 
 TINY = ["vit", "--set", "img_size=32", "--set", "patch_size=8", "--set", "embed_dim=32", "--set", "depth=4"]
 TINY += ["--set", "num_heads=2", "--set", "num_classes=5"]
@@ -67,4 +68,12 @@ def test_what_a_user_can_get_wrong_is_one_line_and_exit_code_2(capsys, arguments
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_of_every_verb_has_an_example(capsys, verb):
     assert main([verb, "--help"]) == 0
-    assert f"leanformer {verb}" in capsys.readouterr().out.replace("usage: ", "", 1).split("\n", 1)[1]
+    said = capsys.readouterr().out.replace("usage: ", "", 1).split("\n", 1)[1]
+    assert f"leanformer {verb}" in said
+    assert not any(f"{{{part}}}" in said for part in EXAMPLES)
+    assert "--apply {" not in said
+
+
+@pytest.mark.parametrize("part", EXAMPLES)
+def test_the_methods_in_help_texts_exist_and_make_cheaper_what_they_stand_for(part):
+    assert lf.parse_method(EXAMPLES[part]).acts_on == part

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What stands behind `leanformer`; by default that of this process.
 
-    >>> main(["tables", "evit"])  # doctest: +SKIP
+    >>> main(["tables", "metaformer"])  # doctest: +SKIP
     0
     """
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -35,7 +35,7 @@ def bench(
 
     --apply A --apply B adds the first model with both methods on it, and each --against one more row.
 
-    Example: leanformer bench deit_small_patch16_224 --apply evit:keep_rate=0.7 --apply repa --against repa
+    Example: leanformer bench deit_small_patch16_224 --apply {tokens} --apply {ffn} --against {tokens}
 
     Args:
         models: Names or leanformer checkpoints.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .checks import at_least, check_seed, open_device, output_files
 from .common import Apply, Model, Set, open_model
+from .parser import EXAMPLES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +28,7 @@ def calibrate(
 ) -> None:
     """Put methods into a trained model and fit them, block by block, to what it computed without them; no training.
 
-    Example: leanformer calibrate vit_tiny_patch16_224 --checkpoint vit_tiny.pth --apply repa:idle_ratio=0.5
+    Example: leanformer calibrate vit_tiny_patch16_224 --checkpoint vit_tiny.pth --apply {ffn}
     --data imagenet/ --output lean.safetensors
 
     Args:
@@ -48,7 +49,7 @@ def calibrate(
     from ..measure.terminal import console
 
     if not methods:
-        raise ValueError("give at least one method to fit, for example --apply repa:idle_ratio=0.5")
+        raise ValueError(f"give at least one method to fit, for example --apply {EXAMPLES['ffn']}")
     at_least(1, images=images)
     check_seed(seed)
     output_files(output, folders=False)

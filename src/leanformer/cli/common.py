@@ -26,7 +26,7 @@ def open_model(
     arguments: tuple[str, ...] = (),
     fast: bool = False,
 ) -> nn.Module:
-    """A model from a name, a leanformer checkpoint or a hub folder, with methods as `evit:keep_rate=0.7` applied to it.
+    """A model from a name, a leanformer checkpoint or a hub folder, with methods applied to it.
 
     Args:
         model: The name, the checkpoint or the folder.
@@ -35,8 +35,9 @@ def open_model(
         arguments: Arguments for a model given by name, as name=value.
         fast: Whether a checkpoint of an optimised model is opened in its fast form.
 
-    >>> open_model("deit_tiny_patch16_224", ("evit:keep_rate=0.7",)).card.methods[0].name
-    'evit'
+    >>> from leanformer.cli.parser import EXAMPLES
+    >>> len(open_model("deit_tiny_patch16_224", (EXAMPLES["tokens"],)).card.methods)
+    1
     """
     from ..backbones import create
     from ..core import apply, check_file, parse_method
@@ -78,8 +79,11 @@ def side_by_side(
         arguments: Arguments for models given by name, as name=value.
         fused: Whether the models that get methods here are fused.
 
-    >>> list(side_by_side(("vit",), ("repa", "evit"), ("evit",), None, ("depth=6",), fused=False))
-    ['vit', 'vit repa+evit', 'vit evit']
+    >>> from leanformer.cli.parser import EXAMPLES
+    >>> both, one = (EXAMPLES["ffn"], EXAMPLES["tokens"]), (EXAMPLES["tokens"],)
+    >>> rows = side_by_side(("vit",), both, one, None, ("depth=6",), fused=False)
+    >>> [len(model.card.methods) for model in rows.values()]
+    [0, 2, 1]
     """
     from ..core import METHODS, fuse
 

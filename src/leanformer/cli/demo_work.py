@@ -6,7 +6,6 @@ Everything is left in a folder: checkpoints, the plan, a table and a report.html
 the test set of E. Alpaydin and C. Kaynak's optical recognition data (UCI Machine Learning Repository, CC BY 4.0).
 """
 
-import copy
 import dataclasses
 import shutil
 import time
@@ -21,7 +20,7 @@ from timm.layers import build_sincos2d_pos_embed
 from torch import Tensor, nn
 
 from ..backbones import create
-from ..core import fuse, input_of, save
+from ..core import METHODS, input_of, save
 from ..data.view import EvaluationView
 from ..measure import compare
 from ..measure.terminal import as_text, console
@@ -35,7 +34,8 @@ THREADS = 1
 SIZE, PATCH = 24, 4
 BATCH = 64
 SPEEDUP = 1.8
-METHODS = ("evit", "tome", "repa")
+PARTS = ("tokens", "ffn")
+"""What the methods that are tried make cheaper."""
 Split = tuple[Tensor, Tensor]
 
 
@@ -71,10 +71,11 @@ def run(output: Path, epochs: int, lean_epochs: int, seed: int) -> None:
     save(teacher, output / "teacher.safetensors")
 
     out.rule(f"2  make it lean: {SPEEDUP} times as fast, on this machine")
+    methods = tuple(name for part in PARTS for name, method in METHODS.items() if method.acts_on == part)
     folder = output / "lean"
     shutil.rmtree(folder, ignore_errors=True)  # the demo starts anew each time
     result = lean(
-        teacher, train, judge=test, speedup=SPEEDUP, device=DEVICE, batch=BATCH, runtime="eager", methods=METHODS,
+        teacher, train, judge=test, speedup=SPEEDUP, device=DEVICE, batch=BATCH, runtime="eager", methods=methods,
         sizes=False, evaluations=40, recipe=_recipe(lean_epochs, 1e-3), output=folder, seed=seed,
         said=lambda text: out.print(text, highlight=False, markup=False),
     )  # fmt: skip
@@ -117,13 +118,6 @@ def _recipe(epochs: int, rate: float) -> Recipe:
     )  # fmt: skip
 
 
-@torch.no_grad()
-def fusing_error(model: nn.Module, images: Tensor) -> float:
-    """The largest difference that fusing makes to an answer, computed in float64."""
-    exact = copy.deepcopy(model).double().eval()
-    return (exact(images.double()) - fuse(exact)(images.double())).abs().max().item()
-
-
 def _measure(models: dict[str, nn.Module], test: Split) -> list[Line]:
     """Accuracy, size and speed of each model, timed in turn on the same machine."""
     timed = compare(models, device=DEVICE, batches=[BATCH], modes=["eager"], repeats=5)
@@ -136,8 +130,7 @@ def _measure(models: dict[str, nn.Module], test: Split) -> list[Line]:
 def render(lines: list[Line]) -> Table:
     """The models side by side; the first is the yardstick."""
     title = f"handwritten digits, CPU, batch {BATCH}"
-    table = Table("model", "top-1", "parameters", "MACs", "img/s", "speed", title=title)
-    table.title_justify = "left"
+    table = Table("model", "top-1", "parameters", "MACs", "img/s", "speed", title=title, title_justify="left")
     for line in lines:
         table.add_row(
             line.name, f"{line.top1:.1f}%", f"{line.parameters / 1e3:.0f} k", f"{line.macs / 1e6:.2f} M",

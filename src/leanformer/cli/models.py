@@ -50,7 +50,7 @@ def describe(
 ) -> None:
     """What stands in each block, what it costs, and what is left after fuse.
 
-    Example: leanformer describe deit_small_patch16_224 --apply evit:keep_rate=0.7 --apply repa:idle_ratio=0.75
+    Example: leanformer describe deit_small_patch16_224 --apply {tokens} --apply {ffn}
 
     Args:
         model: A model's name or a leanformer checkpoint.
@@ -78,7 +78,8 @@ def apply(
 ) -> None:
     """Put methods into a model and save it, ready to be trained, fused or looked at.
 
-    Example: leanformer apply deit_small_patch16_224 --checkpoint deit_small.pth --apply evit --output lean.safetensors
+    Example: leanformer apply deit_small_patch16_224 --checkpoint deit_small.pth --apply {tokens}
+    --output lean.safetensors
 
     Args:
         model: A model's name or a leanformer checkpoint.

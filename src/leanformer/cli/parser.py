@@ -3,9 +3,14 @@
 import contextlib
 import functools
 import io
+import json
 import re
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
+
+EXAMPLES: dict[str, str] = json.loads((files("leanformer") / "methods" / "examples.json").read_text())
+"""A method as the command line writes it, by what it makes cheaper. `{tokens}` in a verb's docstring stands for one."""
 
 
 def parse(function: Callable[..., Any], verb: str, given: list[str]) -> Callable[[], Any] | None:
@@ -25,6 +30,8 @@ def parse(function: Callable[..., Any], verb: str, given: list[str]) -> Callable
     def ready(*arguments: Any, **options: Any) -> Callable[[], Any]:
         return functools.partial(function, *arguments, **options)
 
+    for part, spec in EXAMPLES.items():
+        ready.__doc__ = (ready.__doc__ or "").replace(f"{{{part}}}", spec)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

@@ -26,7 +26,7 @@ def profile(
 
     --apply A --apply B adds the first model with both methods on it, and each --against one more row.
 
-    Example: leanformer profile deit_small_patch16_224 --apply evit:keep_rate=0.7 --against repa --figure latency.png
+    Example: leanformer profile deit_small_patch16_224 --apply {tokens} --against {ffn} --figure latency.png
 
     Args:
         models: Names or leanformer checkpoints.

@@ -9,7 +9,7 @@ import tyro
 def recipes(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     """Published recipes with their models, and the accuracies of the papers; one recipe's name shows its settings.
 
-    Example: leanformer recipes 'evit*'
+    Example: leanformer recipes '*deit_small*'
 
     Args:
         pattern: Show only the recipes whose name matches; * stands for anything.

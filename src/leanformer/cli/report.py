@@ -25,7 +25,7 @@ def report(runs: Runs, output: Path = Path("report.html"), title: str = "leanfor
 
     A run is a folder of `leanformer train`, any folder with pictures and result files, or one result file.
 
-    Example: leanformer report runs/evit runs/repa --output report.html
+    Example: leanformer report runs/lean runs/full --output report.html
 
     Args:
         runs: Run folders or result files.

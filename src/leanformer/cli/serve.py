@@ -40,7 +40,7 @@ def serve(
 ) -> None:
     """Serve models over HTTP: POST /classify and /embed, GET /models, /healthz and /metrics, a page for people at /.
 
-    Example: leanformer serve deit_small_patch16_224 --apply evit:keep_rate=0.7 --checkpoint deit_s.safetensors
+    Example: leanformer serve deit_small_patch16_224 --apply {tokens} --checkpoint deit_s.safetensors
 
     Example: leanformer serve lean=a.safetensors full=b.safetensors   (then POST /models/full/classify)
 

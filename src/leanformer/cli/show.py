@@ -45,13 +45,13 @@ def show(
 ) -> None:
     """Draw one figure, write it as PNG or SVG, and print what it shows in words.
 
-    kept: the patches that a model with evit keeps. slimming: what patches give to the tokens of sit. grad-cam: where
-    the evidence for a class lies. attention: where the class token looks, head by head, as in a backbone that DINO
-    trained. receptive-field: which pixels the middle depends on. features: how feature values are spread, beside those
-    of another model. boxes, masks, label-map: what a detector or a segmenter finds. trade-off and
-    latency: charts of a result file.
+    kept: the patches that a model keeps where it drops or merges tokens. slimming: what patches give to the tokens
+    that they are slimmed to. grad-cam: where the evidence for a class lies. attention: where the class token looks,
+    head by head, as in a backbone that DINO trained. receptive-field: which pixels the middle depends on. features:
+    how feature values are spread, beside those of another model. boxes, masks, label-map: what a detector or a
+    segmenter finds. trade-off and latency: charts of a result file.
 
-    Example: leanformer show kept vit_tiny_patch16_224 --apply evit:keep_rate=0.7 --image dog.jpg --output kept.png
+    Example: leanformer show kept vit_tiny_patch16_224 --apply {tokens} --image dog.jpg --output kept.png
 
     Args:
         kind: kept, slimming, grad-cam, attention, receptive-field, features, boxes, masks, label-map,

@@ -41,7 +41,7 @@ def sweep(
     """Accuracy of one model at every combination of its methods' run-time options, without training.
 
     Example: leanformer sweep vit_tiny_patch16_224 --checkpoint vit_tiny.safetensors --data pack:nips17_imagenet_224.npz
-    --apply evit --vary keep_rate=0.9,0.7,0.5 --vary fuse_tokens=false,true
+    --apply {tokens} --vary keep_rate=0.9,0.7,0.5 --vary fuse_tokens=false,true
 
     Args:
         model: A model's name or a leanformer checkpoint.
@@ -112,8 +112,8 @@ def measured(
 def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
     """Every combination of the values given as `option=value,value`.
 
-    >>> import leanformer as lf
-    >>> settings(lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT()), ("keep_rate=0.5,0.7",))
+    >>> from leanformer.cli.parser import EXAMPLES
+    >>> settings(open_model("deit_tiny_patch16_224", (EXAMPLES["tokens"],)), ("keep_rate=0.5,0.7",))
     [{'keep_rate': 0.5}, {'keep_rate': 0.7}]
     """
     from ..core import card_of, parse_method

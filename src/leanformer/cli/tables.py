@@ -11,10 +11,10 @@ def tables(
 ) -> int:
     """The paper's parameters and MACs beside ours, for one system or all; exits 1 where a figure is off by over 1%.
 
-    Example: leanformer tables evit
+    Example: leanformer tables metaformer
 
     Args:
-        system: metaformer, riformer, repa, sit, evit, or all.
+        system: The system's name, such as metaformer (an unknown one is answered with the names), or all.
     """
     from ..measure.terminal import console
     from ..papers.table import render

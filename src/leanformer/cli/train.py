@@ -53,8 +53,8 @@ def train(
 ) -> int:
     """Train a model, distilled from teachers if there are any; a run that was stopped goes on with --resume alone.
 
-    Example: leanformer train deit_small_patch16_224 --checkpoint deit_small.pth --apply evit:keep_rate=0.7
-    --apply repa:idle_ratio=0.5 --teacher self --recipe finetune:epochs=30 --data imagenet/ --output runs/lean
+    Example: leanformer train deit_small_patch16_224 --checkpoint deit_small.pth --apply {tokens}
+    --apply {ffn} --teacher self --recipe finetune:epochs=30 --data imagenet/ --output runs/lean
 
     Without labels: leanformer train vit_small_patch16_224 --task dino --recipe dino:epochs=100 --data images:photos/
     --output runs/dino pre-trains a backbone by DINO; runs/dino/ema.safetensors, the teacher, is what to go on with.

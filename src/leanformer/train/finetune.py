@@ -1,7 +1,7 @@
 """Fine-tuning a lean model from its trained backbone, distilled: the settings meant for everyday use.
 
-    leanformer train deit_small_patch16_224 --checkpoint deit_small.pth --apply repa:idle_ratio=0.5 \\
-        --apply evit:keep_rate=0.7 --teacher self --recipe finetune --data imagenet/ --output runs/lean
+    leanformer train deit_small_patch16_224 --checkpoint deit_small.pth --apply METHOD \\
+        --teacher self --recipe finetune --data imagenet/ --output runs/lean
 """
 
 from typing import Any

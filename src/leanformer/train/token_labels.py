@@ -144,7 +144,7 @@ class TokenLabels(Objective):
     def prepare(self, student: nn.Module) -> None:
         """Make the student answer with the logits of every patch in training.
 
-        The head of the patches learns even where inference leaves it aside, as in SiT's teachers LV-ViT+.
+        The head of the patches learns even where inference leaves it aside.
         """
         if getattr(student, "aux", "none") == "none":
             raise ValueError(f"{type(student).__name__} has no token-label head; take an LV-ViT, but not aux='none'")
