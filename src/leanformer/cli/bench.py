@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checks import DTYPES, at_least, one_of, open_device, output_files
-from .common import Against, Apply, Models, Set, side_by_side
+from .common import NOTHING, Compared
 
 if TYPE_CHECKING:
     from ..measure.bench import Comparison
@@ -16,18 +16,13 @@ MODES = ("eager", "compiled", "optimised", "graph")
 
 
 def bench(
-    models: Models = (),
-    methods: Apply = (),
-    against: Against = (),
-    checkpoint: Path | None = None,
-    arguments: Set = (),
+    rows: Compared = NOTHING,
     device: str | None = None,
     batches: tuple[int, ...] = (),
     dtypes: tuple[str, ...] = (),
     modes: tuple[str, ...] = ("eager", "compiled"),
     runtime: tuple[str, ...] = (),
     repeats: int = 11,
-    fused: bool = True,
     compare_with: Path | None = None,
     output: Path | None = None,
 ) -> int | None:
@@ -38,12 +33,7 @@ def bench(
     Example: leanformer bench deit_small_patch16_224 --apply {tokens} --apply {ffn} --against {tokens}
 
     Args:
-        models: Names or leanformer checkpoints.
-        methods: A method on the first model as name:option=value,option=value; may be given several times.
-        against: One more row: other methods on the first model, joined by +, or another name or checkpoint; may be
-            given several times.
-        checkpoint: Weights for the models given by name.
-        arguments: An argument of the models given by name, for example img_size=384; may be given several times.
+        rows: The models, and what is put on the first of them.
         device: cpu or cuda; by default the GPU if there is one.
         batches: Batch sizes; by default 1 and one that fills the device.
         dtypes: float32, bfloat16 or float16; by default bfloat16 on a GPU and float32 on a CPU.
@@ -52,7 +42,6 @@ def bench(
         runtime: Other runtimes to export the models to and time beside PyTorch: onnxruntime, openvino, torch, aoti,
             executorch.
         repeats: How often each row is timed, in turn with the others.
-        fused: Fuse the models with methods first, as they would be deployed.
         compare_with: The result of an earlier run of the same; say which figures differ by more than both spreads.
         output: Write the result as JSON, for example results/bench.json.
     """
@@ -69,9 +58,9 @@ def bench(
     place = open_device(device or ("cpu" if runtime else None))
     before = None if compare_with is None else _earlier(compare_with)
     with tempfile.TemporaryDirectory() as folder, shared_kernels():
-        others = {name: runtime_opener(name, Path(folder), fused) for name in runtime}
+        others = {name: runtime_opener(name, Path(folder), rows.fused) for name in runtime}
         result = compare(
-            side_by_side(models, methods, against, checkpoint, arguments, fused),
+            rows.open(),
             device=place,
             batches=batches or None,
             dtypes=dtypes or None,

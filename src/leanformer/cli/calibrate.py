@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .checks import at_least, check_seed, open_device, output_files
-from .common import Apply, Model, Set, open_model
+from .common import AS_NAMED, Built, Model, open_model
 from .parser import EXAMPLES
 
 if TYPE_CHECKING:
@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 def calibrate(
     model: Model,
-    methods: Apply,
     data: str,
     output: Path,
-    checkpoint: Path | None = None,
-    arguments: Set = (),
+    built: Built = AS_NAMED,
     images: int = 512,
     split: str = "train",
     evaluate_on: str | None = None,
@@ -33,11 +31,9 @@ def calibrate(
 
     Args:
         model: A trained model: its name (and a checkpoint) or a leanformer checkpoint. It is the teacher.
-        methods: A method as name:option=value,option=value; may be given several times.
         data: A folder of images or pack:PATH. The nearer to what the model will see, the better the fit.
         output: The file to write.
-        checkpoint: Weights for a model given by name.
-        arguments: An argument of the model as name=value; may be given several times.
+        built: The methods to fit, weights and arguments.
         images: How many images to fit on.
         split: Which part of the data they come from.
         evaluate_on: A split to print accuracies on, before and after.
@@ -48,14 +44,14 @@ def calibrate(
     from ..data.samples import sample_images
     from ..measure.terminal import console
 
-    if not methods:
+    if not built.methods:
         raise ValueError(f"give at least one method to fit, for example --apply {EXAMPLES['ffn']}")
     at_least(1, images=images)
     check_seed(seed)
     output_files(output, folders=False)
     where = open_device(device)
-    teacher = open_model(model, (), checkpoint, arguments).eval().to(where)
-    plain = core.apply(teacher, *(core.parse_method(spec) for spec in methods)).to(where)
+    teacher = open_model(model, (), built.checkpoint, built.arguments).eval().to(where)
+    plain = core.apply(teacher, *(core.parse_method(spec) for spec in built.methods)).to(where)
     check_split(teacher, data, evaluate_on)
     chosen = sample_images(teacher, data, images, split=split, seed=seed).to(where)
     fitted = core.calibrate(plain, teacher, chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,46 +62,79 @@ def open_model(
     return apply(opened, *chosen) if chosen else opened
 
 
-def side_by_side(
-    models: tuple[str, ...],
-    methods: tuple[str, ...],
-    against: tuple[str, ...],
-    checkpoint: Path | None,
-    arguments: tuple[str, ...],
-    fused: bool,
-) -> dict[str, nn.Module]:
-    """The rows of a comparison by name: the models as they are, the first with all the methods on it, and the others.
+@dataclass(frozen=True)
+class Build:
+    """How a model that is given by name is built, and what is put on it."""
 
-    Args:
-        models: Names or leanformer checkpoints.
-        methods: Methods that are put on the first model, all together.
-        against: Further rows: methods for the first model, joined by +, or another name or checkpoint.
-        checkpoint: Weights for models given by name.
-        arguments: Arguments for models given by name, as name=value.
-        fused: Whether the models that get methods here are fused.
+    methods: Apply = ()
+    """A method as name:option=value,option=value; may be given several times."""
+    checkpoint: Path | None = None
+    """Weights for a model given by name."""
+    arguments: Set = ()
+    """An argument of the model as name=value, for example img_size=384; may be given several times."""
 
-    >>> from leanformer.cli.parser import EXAMPLES
-    >>> both, one = (EXAMPLES["ffn"], EXAMPLES["tokens"]), (EXAMPLES["tokens"],)
-    >>> rows = side_by_side(("vit",), both, one, None, ("depth=6",), fused=False)
-    >>> [len(model.card.methods) for model in rows.values()]
-    [0, 2, 1]
-    """
-    from ..core import METHODS, fuse
+    def open(self, model: str, fast: bool = False) -> nn.Module:
+        """The model of this name, or in this checkpoint or hub folder, with the methods on it.
 
-    if not models:
-        raise ValueError("give at least one model, by name or as a checkpoint")
-    named = {model: open_model(model, (), checkpoint, arguments) for model in models}
-    rows = [methods] if methods else []
-    for spec in against:
-        if spec.partition(":")[0].partition("+")[0].strip() in METHODS:
-            rows.append(tuple(part.strip() for part in spec.split("+")))
-        else:
-            own = Path(spec).suffix == ".safetensors"
-            named[spec] = open_model(spec, (), None if own else checkpoint, () if own else arguments)
-    for specs in rows:
-        model = open_model(models[0], specs, checkpoint, arguments)
-        named[f"{models[0]} {'+'.join(specs)}"] = fuse(model, verify=False) if fused else model
-    return named
+        Args:
+            model: The name, the checkpoint or the folder.
+            fast: Whether a checkpoint of an optimised model is opened in its fast form.
+        """
+        return open_model(model, self.methods, self.checkpoint, self.arguments, fast)
+
+
+Built = Annotated[Build, tyro.conf.arg(name="")]
+AS_NAMED = Build()
+"""A model as its name or its file has it."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models side by side, and what is put on the first of them."""
+
+    models: Models = ()
+    """Names or leanformer checkpoints."""
+    methods: Apply = ()
+    """A method on the first model as name:option=value,option=value; may be given several times."""
+    against: Against = ()
+    """One more row: other methods on the first model, joined by +, or another name or checkpoint; may be given several
+    times."""
+    checkpoint: Path | None = None
+    """Weights for the models given by name."""
+    arguments: Set = ()
+    """An argument of the models given by name, for example img_size=384; may be given several times."""
+    fused: bool = True
+    """Fuse the models with methods first, as they would be deployed."""
+
+    def open(self) -> dict[str, nn.Module]:
+        """The rows by name: the models as they are, the first with all the methods on it, and the others.
+
+        >>> from leanformer.cli.parser import EXAMPLES
+        >>> both, one = (EXAMPLES["ffn"], EXAMPLES["tokens"]), (EXAMPLES["tokens"],)
+        >>> rows = Comparison(("vit",), both, one, arguments=("depth=6",), fused=False).open()
+        >>> [len(model.card.methods) for model in rows.values()]
+        [0, 2, 1]
+        """
+        from ..core import METHODS, fuse
+
+        if not self.models:
+            raise ValueError("give at least one model, by name or as a checkpoint")
+        build, first = Build((), self.checkpoint, self.arguments), self.models[0]
+        named = {model: build.open(model) for model in self.models}
+        rows = [self.methods] if self.methods else []
+        for spec in self.against:
+            if spec.partition(":")[0].partition("+")[0].strip() in METHODS:
+                rows.append(tuple(part.strip() for part in spec.split("+")))
+            else:
+                named[spec] = (AS_NAMED if Path(spec).suffix == ".safetensors" else build).open(spec)
+        for specs in rows:
+            model = replace(build, methods=specs).open(first)
+            named[f"{first} {'+'.join(specs)}"] = fuse(model, verify=False) if self.fused else model
+        return named
+
+
+Compared = Annotated[Comparison, tyro.conf.arg(name="")]
+NOTHING = Comparison()
 
 
 def parse_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:

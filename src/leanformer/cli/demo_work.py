@@ -6,7 +6,6 @@ Everything is left in a folder: checkpoints, the plan, a table and a report.html
 the test set of E. Alpaydin and C. Kaynak's optical recognition data (UCI Machine Learning Repository, CC BY 4.0).
 """
 
-import dataclasses
 import shutil
 import time
 from importlib.resources import files
@@ -37,17 +36,6 @@ SPEEDUP = 1.8
 PARTS = ("tokens", "ffn")
 """What the methods that are tried make cheaper."""
 Split = tuple[Tensor, Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """One row of the demo's table."""
-
-    name: str
-    top1: float
-    parameters: int
-    macs: int
-    images_per_second: float
 
 
 def run(output: Path, epochs: int, lean_epochs: int, seed: int) -> None:
@@ -81,7 +69,7 @@ def run(output: Path, epochs: int, lean_epochs: int, seed: int) -> None:
     )  # fmt: skip
 
     out.rule("3  side by side")
-    table = render(_measure({"backbone": teacher, "lean, fused": result.model}, test))
+    table = side_by_side({"backbone": teacher, "lean, fused": result.model}, test)
     out.print(table)
     out.print("the lean model was trained for longer: as the backbone, then distilled; one digit is 0.2 points")
     (output / "table.txt").write_text(as_text(table))
@@ -118,22 +106,23 @@ def _recipe(epochs: int, rate: float) -> Recipe:
     )  # fmt: skip
 
 
-def _measure(models: dict[str, nn.Module], test: Split) -> list[Line]:
-    """Accuracy, size and speed of each model, timed in turn on the same machine."""
-    timed = compare(models, device=DEVICE, batches=[BATCH], modes=["eager"], repeats=5)
-    return [
-        Line(row.model, evaluate(models[row.model], test, device=DEVICE).top1, row.parameters, row.macs, row.throughput)
-        for row in timed.rows
-    ]
+def side_by_side(models: dict[str, nn.Module], test: Split) -> Table:
+    """Accuracy, size and speed of models, timed in turn on the same machine; the first is the yardstick.
 
-
-def render(lines: list[Line]) -> Table:
-    """The models side by side; the first is the yardstick."""
-    title = f"handwritten digits, CPU, batch {BATCH}"
-    table = Table("model", "top-1", "parameters", "MACs", "img/s", "speed", title=title, title_justify="left")
-    for line in lines:
+    Args:
+        models: The models by name.
+        test: Images and labels to judge them on.
+    """
+    columns, title = (
+        ("model", "top-1", "parameters", "MACs", "img/s", "speed"),
+        f"handwritten digits, CPU, batch {BATCH}",
+    )
+    table = Table(*columns, title=title, title_justify="left")
+    rows = compare(models, device=DEVICE, batches=[BATCH], modes=["eager"], repeats=5).rows
+    for row in rows:
+        top1 = evaluate(models[row.model], test, device=DEVICE).top1
         table.add_row(
-            line.name, f"{line.top1:.1f}%", f"{line.parameters / 1e3:.0f} k", f"{line.macs / 1e6:.2f} M",
-            f"{line.images_per_second:.0f}", f"{line.images_per_second / lines[0].images_per_second:.2f}x",
+            row.model, f"{top1:.1f}%", f"{row.parameters / 1e3:.0f} k", f"{row.macs / 1e6:.2f} M",
+            f"{row.throughput:.0f}", f"{row.throughput / rows[0].throughput:.2f}x",
         )  # fmt: skip
     return table

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import tyro
 
 from .checks import at_least, one_of, output_files
-from .common import Apply, Model, Set, open_model
+from .common import AS_NAMED, Built, Model
 
 Formats = Annotated[tuple[str, ...], tyro.conf.arg(name="format")]
 
@@ -15,9 +15,7 @@ def export(
     model: Model,
     output: Path,
     formats: Formats = ("onnx",),
-    methods: Apply = (),
-    checkpoint: Path | None = None,
-    arguments: Set = (),
+    built: Built = AS_NAMED,
     fused: bool = True,
     preprocess: tuple[int, int] | None = None,
     opset: int | None = None,
@@ -39,9 +37,7 @@ def export(
         model: A model's name or a leanformer checkpoint.
         output: The file to write; with several formats each gets its own ending.
         formats: onnx, openvino, torch, aoti, executorch; one or several.
-        methods: A method as name:option=value,option=value; may be given several times.
-        checkpoint: Weights for a model given by name.
-        arguments: An argument of the model as name=value; may be given several times.
+        built: Methods, weights and arguments.
         fused: Fuse the model first.
         preprocess: Height and width of raw uint8 images that the file takes; it resizes, crops and normalises.
         opset: The ONNX operator set.
@@ -63,7 +59,7 @@ def export(
     paths = {name: files.path_of(output, name, len(formats) > 1) for name in formats}
     output_files(*paths.values(), folders=False)
     output_files(result)
-    opened = open_model(model, methods, checkpoint, arguments).eval()
+    opened = built.open(model).eval()
     labelled = files.open_labelled(opened, data, split)
     options: dict[str, Any] = {"fused": fused, "preprocess": preprocess, "opset": opset}
     written = files.Files(opened, labelled, options)
@@ -74,4 +70,4 @@ def export(
             written.add_int8(path, name, int8, images)
     if preprocess is None:
         written.measure(repeats)
-    report(written.rows, " + ".join((model, *methods)), data, calibration, result)
+    report(written.rows, " + ".join((model, *built.methods)), data, calibration, result)

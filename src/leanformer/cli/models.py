@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from .checks import at_least, output_files
-from .common import Apply, Model, Set, open_model
+from .common import AS_NAMED, Built, Model
 
 
 def list_(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
@@ -43,9 +43,7 @@ def list_(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
 
 def describe(
     model: Model,
-    methods: Apply = (),
-    checkpoint: Path | None = None,
-    arguments: Set = (),
+    built: Built = AS_NAMED,
     size: tuple[int, int] | None = None,
 ) -> None:
     """What stands in each block, what it costs, and what is left after fuse.
@@ -54,9 +52,7 @@ def describe(
 
     Args:
         model: A model's name or a leanformer checkpoint.
-        methods: A method as name:option=value,option=value; may be given several times.
-        checkpoint: Weights for a model given by name.
-        arguments: An argument of the model as name=value, for example img_size=384; may be given several times.
+        built: Methods, weights and arguments.
         size: Height and width of the images to count for.
     """
     from ..core import input_of
@@ -64,7 +60,7 @@ def describe(
     from ..measure.terminal import console
 
     at_least(1, size=size)
-    opened = open_model(model, methods, checkpoint, arguments)
+    opened = built.open(model)
     chans = input_of(opened)["input_size"][0]
     console().print(describe_model(opened, (chans, *size) if size else None))
 
@@ -72,9 +68,7 @@ def describe(
 def apply(
     model: Model,
     output: Path,
-    methods: Apply = (),
-    checkpoint: Path | None = None,
-    arguments: Set = (),
+    built: Built = AS_NAMED,
 ) -> None:
     """Put methods into a model and save it, ready to be trained, fused or looked at.
 
@@ -84,16 +78,14 @@ def apply(
     Args:
         model: A model's name or a leanformer checkpoint.
         output: The file to write.
-        methods: A method as name:option=value,option=value; may be given several times.
-        checkpoint: Weights for a model given by name.
-        arguments: An argument of the model as name=value, for example num_classes=10; may be given several times.
+        built: Methods, weights and arguments.
     """
     from ..core import save
     from ..measure import describe as describe_model
     from ..measure.terminal import console
 
     output_files(output, folders=False)
-    opened = open_model(model, methods, checkpoint, arguments)
+    opened = built.open(model)
     save(opened, output)
     console().print(describe_model(opened))
     console().print(f"wrote {output}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from .common import Apply, Model, Set, open_model
+from .common import AS_NAMED, Built, Model
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,9 +23,7 @@ PRINTED = 100
 def predict(
     model: Model,
     source: SourceName,
-    methods: Apply = (),
-    checkpoint: Path | None = None,
-    arguments: Set = (),
+    built: Built = AS_NAMED,
     output: Path | None = None,
     format: Literal["parquet", "csv", "jsonl"] | None = None,
     overwrite: bool = False,
@@ -59,9 +57,7 @@ def predict(
         model: A model's name or a leanformer checkpoint.
         source: A picture, a folder, a pattern, a text file with one path a line, packs (.npz), WebDataset shards
             (.tar), Parquet with bytes or paths, or a Hugging Face data set on disk; at any address that fsspec knows.
-        methods: A method as name:option=value,option=value; may be given several times.
-        checkpoint: Weights for a model given by name.
-        arguments: An argument of the model as name=value; may be given several times.
+        built: Methods, weights and arguments.
         output: A file that ends .parquet, .csv or .jsonl, or a folder for many part files; without it a few rows are
             printed.
         format: Of the files in a folder; Parquet by default.
@@ -89,7 +85,7 @@ def predict(
     from ..prediction import predict as run
 
     answers = run(
-        open_model(model, methods, checkpoint, arguments),
+        built.open(model),
         source,
         top=top,
         probabilities=probabilities,

@@ -4,21 +4,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .checks import DTYPES, at_least, check_picture, one_of, open_device, output_files
-from .common import Against, Apply, Models, Set, side_by_side
+from .common import NOTHING, Compared
 
 
 def profile(
-    models: Models = (),
-    methods: Apply = (),
-    against: Against = (),
-    checkpoint: Path | None = None,
-    arguments: Set = (),
+    rows: Compared = NOTHING,
     device: str | None = None,
     batch: int = 1,
     dtype: str | None = None,
     modes: tuple[str, ...] = ("eager",),
     repeats: int = 5,
-    fused: bool = True,
     output: Path | None = None,
     figure: Path | None = None,
 ) -> None:
@@ -29,18 +24,12 @@ def profile(
     Example: leanformer profile deit_small_patch16_224 --apply {tokens} --against {ffn} --figure latency.png
 
     Args:
-        models: Names or leanformer checkpoints.
-        methods: A method on the first model as name:option=value,option=value; may be given several times.
-        against: One more row: other methods on the first model, joined by +, or another name or checkpoint; may be
-            given several times.
-        checkpoint: Weights for the models given by name.
-        arguments: An argument of the models given by name, for example img_size=384; may be given several times.
+        rows: The models, and what is put on the first of them.
         device: cpu or cuda; by default the GPU if there is one.
         batch: Images at a time.
         dtype: float32, bfloat16 or float16; by default bfloat16 on a GPU and float32 on a CPU.
         modes: eager, compiled.
         repeats: How often each component is timed, in turn with the others.
-        fused: Fuse the models with methods first, as they would be deployed.
         output: Write the result as JSON, for example results/profile.json.
         figure: Draw stacked bars as PNG or SVG.
     """
@@ -54,7 +43,7 @@ def profile(
     output_files(output)
     check_picture(figure)
     place = open_device(device)
-    named = side_by_side(models, methods, against, checkpoint, arguments, fused)
+    named = rows.open()
     found = measure(named, device=place, batch=batch, dtype=dtype, modes=modes, repeats=repeats)
     found.print()
     if output is not None:

@@ -7,7 +7,7 @@ import tyro
 
 from ..serve.limits import Limits
 from .checks import above_zero, at_least, check_address, input_files, open_device, output_folder
-from .common import Apply, Models, Set
+from .common import AS_NAMED, Built, Models
 
 Emit = Annotated[
     tuple[tuple[Literal["triton"], Path], ...], tyro.conf.arg(metavar="triton FOLDER"), tyro.conf.UseAppendAction
@@ -16,9 +16,7 @@ Emit = Annotated[
 
 def serve(
     models: Models,
-    methods: Apply = (),
-    checkpoint: Path | None = None,
-    arguments: Set = (),
+    built: Built = AS_NAMED,
     emit: Emit = (),
     name: str | None = None,
     classes: Path | None = None,
@@ -49,9 +47,7 @@ def serve(
     Args:
         models: Names, leanformer checkpoints, or ONNX files that leanformer exported; NAME=FILE says what one is
             called. The first answers where a request names none.
-        methods: A method as name:option=value,option=value; may be given several times.
-        checkpoint: Weights for a model given by name.
-        arguments: An argument of the model as name=value; may be given several times.
+        built: Methods, weights and arguments.
         emit: Do not serve; write a model repository for NVIDIA Triton into this folder.
         name: What a single model is called in answers and in the repository; by default the file's name.
         classes: A text file with the name of one class a line; by default the names on the model's card, or ImageNet's
@@ -80,7 +76,7 @@ def serve(
     above_zero(timeout=timeout, max_wait=max_wait, reload=reload or None)
     input_files(classes=classes)
     named = work.named(models, name)
-    how = work.How(methods, checkpoint, arguments, classes, fused, optimized, max_batch)
+    how = work.How(built, classes, fused, optimized, max_batch)
     if emit:
         if len(named) > 1:
             raise ValueError(f"--emit writes one model; {len(named)} were given")

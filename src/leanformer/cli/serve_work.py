@@ -16,7 +16,7 @@ from ..measure.terminal import console
 from ..serve import Limits, OnnxFile, Served, Watched, of_file, of_model, write_repository
 from ..speed import Optimized, optimize
 from ..visualise.names import class_names_of
-from .common import open_model
+from .common import AS_NAMED, Build
 
 SERVING = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
@@ -26,18 +26,14 @@ class How:
     """How the models of a command line are opened.
 
     Attributes:
-        methods: Methods that are applied to each.
-        checkpoint: Weights for a model given by name.
-        arguments: Arguments for a model given by name.
+        built: Methods that are applied to each; weights and arguments for a model given by name.
         classes: A file with the names of the classes.
         fused: Whether models are fused.
         optimized: Whether the fastest form is searched for; None: on a GPU.
         max_batch: Images that go through a model together.
     """
 
-    methods: tuple[str, ...]
-    checkpoint: Path | None
-    arguments: tuple[str, ...]
+    built: Build
     classes: Path | None
     fused: bool
     optimized: bool | None
@@ -103,7 +99,7 @@ def emit(folder: Path, name: str, model: str, how: How, max_wait: float) -> None
         if path.suffix == ".onnx":
             only_file(model, how)
         else:
-            opened = open_model(model, how.methods, how.checkpoint, how.arguments)
+            opened = how.built.open(model)
             path = onnx(opened, Path(temporary) / "model.onnx", fused=how.fused).path
         file = OnnxFile.read(path)
         names = _classes(how.classes, file.output_dims[-1], file.classes)
@@ -113,7 +109,7 @@ def emit(folder: Path, name: str, model: str, how: How, max_wait: float) -> None
 
 def only_file(model: str, how: How) -> None:
     """Refuse options that say how to build a model beside a file that is one."""
-    if how.methods or how.checkpoint is not None or how.arguments:
+    if how.built != AS_NAMED:
         raise ValueError(f"{model} is finished: give no methods, no checkpoint and no arguments with it")
 
 
@@ -147,10 +143,9 @@ def watched(models: dict[str, str], how: How, place: torch.device) -> list[Watch
 
 
 def _of_torch(name: str, model: str, how: How, place: torch.device) -> Served:
-    build = (model, how.methods, how.checkpoint, how.arguments)
-    ready = open_model(*build, fast=how.optimized is not False and not how.methods)
+    ready = how.built.open(model, fast=how.optimized is not False and not how.built.methods)
     if isinstance(ready, Optimized) and next(ready.parameters()).device.type != place.type:
-        ready = open_model(*build)
+        ready = how.built.open(model)
     fast = None
     if not isinstance(ready, Optimized):
         ready = (fuse(ready) if how.fused and not card_of(ready).fused else ready.eval()).to(place)

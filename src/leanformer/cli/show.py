@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from .checks import check_picture, input_files
-from .common import Apply, Model, Set, open_model, parse_arguments
+from .common import AS_NAMED, Build, Built, Model, open_model, parse_arguments
 
 if TYPE_CHECKING:
     from .. import visualise
@@ -36,11 +36,9 @@ def show(
     model: Model,
     image: tuple[Path, ...] = (),
     output: Path | None = None,
-    methods: Apply = (),
+    built: Built = AS_NAMED,
     versus: str | None = None,
     target: int | None = None,
-    checkpoint: Path | None = None,
-    arguments: Set = (),
     fused: bool = False,
 ) -> None:
     """Draw one figure, write it as PNG or SVG, and print what it shows in words.
@@ -60,11 +58,9 @@ def show(
             and latency a result file.
         image: One or more image files.
         output: The file to write, .png or .svg; by default the kind's name as PNG.
-        methods: A method as name:option=value; may be given several times.
+        built: Methods, weights and arguments.
         versus: For features and receptive-field, a second model; by default the same model without the methods.
         target: For grad-cam, the class; by default the one that the model predicts.
-        checkpoint: Weights for models given by name.
-        arguments: An argument of the model as name=value; may be given several times.
         fused: Fuse the model first.
     """
     from .. import visualise
@@ -79,24 +75,25 @@ def show(
     else:
         if not image:
             raise ValueError(f"'{kind}' needs images: give --image FILE, one or more")
-        opened = _open(kind, model, methods, checkpoint, arguments)
+        opened = _open(kind, model, built)
         opened = fuse(opened) if fused else opened
         other = None
-        if versus is not None or methods:
-            other = open_model(versus or model, (), None if versus and versus != model else checkpoint, arguments)
+        if versus is not None or built.methods:
+            weights = None if versus and versus != model else built.checkpoint
+            other = open_model(versus or model, (), weights, built.arguments)
         figure = _draw(kind, opened, other, list(image), target)
     written = figure.save(output or Path(f"{kind}.png"))
     console().print(figure.summary, highlight=False, markup=False)
     console().print(f"wrote {written}")
 
 
-def _open(kind: str, model: str, methods: Apply, checkpoint: Path | None, arguments: Set) -> Any:
+def _open(kind: str, model: str, built: Build) -> Any:
     """The model; for grad-cam also one of timm's that has no blocks for methods, such as a ResNet."""
-    if kind != "grad-cam" or methods or Path(model).suffix == ".safetensors":
-        return open_model(model, methods, checkpoint, arguments)
+    if kind != "grad-cam" or built.methods or Path(model).suffix == ".safetensors":
+        return built.open(model)
     from ..backbones import create_teacher
 
-    return create_teacher(model, checkpoint, **parse_arguments(arguments))
+    return create_teacher(model, built.checkpoint, **parse_arguments(built.arguments))
 
 
 def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | None) -> visualise.Figure:

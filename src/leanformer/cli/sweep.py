@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from .checks import at_least, check_picture, open_device, output_files, share
-from .common import Apply, Model, Set, open_model
+from .common import AS_NAMED, Built, Model
 
 if TYPE_CHECKING:
     import torch
@@ -27,10 +27,8 @@ Vary = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 def sweep(
     model: Model,
     data: str,
-    methods: Apply = (),
+    built: Built = AS_NAMED,
     vary: Vary = (),
-    checkpoint: Path | None = None,
-    arguments: Set = (),
     split: str = "val",
     crop: float = 1.0,
     batch_size: int | None = None,
@@ -46,10 +44,8 @@ def sweep(
     Args:
         model: A model's name or a leanformer checkpoint.
         data: A folder of images, pack:PATH, hfds/PATH or wds/PATH.
-        methods: A method as name:option=value; may be given several times.
         vary: A run-time option and its values, as option=value,value; several make all combinations.
-        checkpoint: Weights for a model given by name.
-        arguments: An argument of the model as name=value; may be given several times.
+        built: Methods, weights and arguments.
         split: Which part of the data.
         crop: The share of each picture that is looked at, in the middle; 1 for pictures that are cropped already.
         batch_size: Images at a time; by default 8 on a CPU and else 256.
@@ -68,7 +64,7 @@ def sweep(
     output_files(output)
     check_picture(figure)
     place = open_device(device)
-    opened = open_model(model, methods, checkpoint, arguments).to(place)
+    opened = built.open(model).to(place)
     candidates = list(_varied(opened, vary))
     images = open_data(data, split)
     check_fit(opened, images)
@@ -112,8 +108,9 @@ def measured(
 def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
     """Every combination of the values given as `option=value,value`.
 
+    >>> from leanformer.cli.common import Build
     >>> from leanformer.cli.parser import EXAMPLES
-    >>> settings(open_model("deit_tiny_patch16_224", (EXAMPLES["tokens"],)), ("keep_rate=0.5,0.7",))
+    >>> settings(Build((EXAMPLES["tokens"],)).open("deit_tiny_patch16_224"), ("keep_rate=0.5,0.7",))
     [{'keep_rate': 0.5}, {'keep_rate': 0.7}]
     """
     from ..core import card_of, parse_method

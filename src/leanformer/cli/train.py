@@ -10,8 +10,8 @@ import tyro
 
 from ..settings import Settings
 from .checks import at_least, open_device, output_files, output_folder
-from .common import Apply, Set, open_model, parse_arguments
-from .train_dino import is_dino, pre_train, resume_pre_training
+from .common import Apply, Set, open_model
+from .train_dino import backbone, dino_config, is_dino, with_own
 
 if TYPE_CHECKING:
     from torch import nn
@@ -92,6 +92,7 @@ def train(
     from ..core import apply as apply_methods
     from ..core import parse_method
     from ..papers.recipes import find, parse_recipe
+    from ..tasks import dino
     from ..train import fit
     from .train_dense import Dense
 
@@ -109,16 +110,17 @@ def train(
         raise ValueError("--profile times classification alone")
     torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
     if pre_trains:
-        found = pre_train(
-            model, published, task, recipe, data, output or Path(), val=val, methods=methods, checkpoint=checkpoint,
-            arguments=arguments, settings=settings,
-            refused={"teacher": teachers, "objective": objective, "classes": classes, "profile": profile,
-                     "detector": detector, "segmenter": segmenter},
-        )  # fmt: skip
-        return _report(found, "k-NN ")
-    start = _start(model, published, checkpoint, arguments, None if dense else classes, data)
+        unused = {"teacher": teachers, "objective": objective, "classes": classes, "profile": profile,
+                  "detector": detector, "segmenter": segmenter}  # fmt: skip
+        config = dino_config(published, task, unused)
+        start = backbone(model, published, checkpoint, arguments)
+    else:
+        config, start = None, _start(model, published, checkpoint, arguments, None if dense else classes, data)
     given = tuple(parse_method(spec) for spec in methods)
     student = published.student(start, given) if published else apply_methods(start, *given)
+    if config is not None:
+        found = dino.fit(student, recipe=chosen, data=data, val=val, dino=config, output=output, settings=settings)
+        return _report(found, "k-NN ")
     if dense:
         student = dense.around(student, data, classes)
         known = dict(dense.teacher(spec, start) for spec in teachers)
@@ -153,9 +155,7 @@ def _start(
         opened = open_model(model, (), checkpoint, arguments)
         opened = published.sized(opened) if published and not arguments else opened
     elif published is not None:
-        given = parse_arguments(arguments)
-        its_own = (text for text in published.argument_texts() if text.partition("=")[0] not in given)
-        opened = open_model(published.model, (), checkpoint, (*its_own, *arguments))
+        opened = open_model(published.model, (), checkpoint, with_own(published, arguments))
     else:
         raise ValueError("name a model, or a published recipe that brings one: leanformer recipes lists them")
     return _fitting(opened, classes, data)
@@ -192,6 +192,7 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
 def _resume(folder: Path, allow_remote: bool) -> tuple[Result, str]:
     """What came of the rest of a run, and a word for how it is judged."""
     from ..backbones import load
+    from ..tasks import dino
     from ..tasks.fitting import task_from
     from ..train import Recipe, fit, read_run
     from ..train.runs import settings_of
@@ -199,15 +200,16 @@ def _resume(folder: Path, allow_remote: bool) -> tuple[Result, str]:
     run = read_run(folder)
     if "train" not in run["data"]:
         raise ValueError(f"{folder} was trained on tensors in memory; resume it from Python with the same call")
+    student = load(folder / "student.safetensors")
+    same: dict[str, Any] = {
+        "recipe": Recipe.from_json(run["recipe"]), "data": run["data"]["train"], "val": run["data"].get("val"),
+        "output": folder, "resume": True, "settings": settings_of(run, allow_remote),
+    }  # fmt: skip
     if is_dino(run["objective"]):
-        return resume_pre_training(folder, run, settings_of(run, allow_remote)), "k-NN "
-    teachers = {name: load(folder / f"{name}.teacher.safetensors") for name in run["teachers"]}
-    result = fit(
-        load(folder / "student.safetensors"), recipe=Recipe.from_json(run["recipe"]), data=run["data"]["train"],
-        val=run["data"].get("val"), teacher=teachers or None, objective=run["objective"], output=folder, resume=True,
-        settings=settings_of(run, allow_remote), task=task_from(run.get("task")),
-    )  # fmt: skip
-    return result, ""
+        return dino.fit(student, dino=dino.Config().with_text(run["objective"]), **same), "k-NN "
+    teachers = {name: load(folder / f"{name}.teacher.safetensors") for name in run["teachers"]} or None
+    task = task_from(run.get("task"))
+    return fit(student, teacher=teachers, objective=run["objective"], task=task, **same), ""
 
 
 def _profile(

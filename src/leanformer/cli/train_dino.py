@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..papers.recipes import Published
-    from ..settings import Settings
-    from ..train import Result
+    from ..tasks.dino import Config
 
 MADE = {"num_classes": "0", "dynamic_img_size": "True"}
 """Arguments that a backbone is created with unless others are given: no classifier, and images of any size."""
@@ -27,93 +26,60 @@ def is_dino(task: str) -> bool:
     return task.partition(":")[0].strip() == "dino"
 
 
-def pre_train(
-    model: str | None,
-    published: Published | None,
-    task: str,
-    recipe: str,
-    data: str,
-    output: Path,
-    *,
-    val: str | None,
-    methods: tuple[str, ...],
-    checkpoint: Path | None,
-    arguments: tuple[str, ...],
-    settings: Settings,
-    refused: dict[str, Any],
-) -> Result:
-    """Pre-train a backbone as `leanformer train` was asked to.
+def dino_config(published: Published | None, task: str, unused: dict[str, Any]) -> Config:
+    """DINO's settings: the published recipe's, but for those that the command line gives.
+
+    Args:
+        published: The published recipe, if it is one.
+        task: What was given as --task.
+        unused: Options that DINO has no use for, with what was given: they are refused.
+    """
+    from ..tasks.dino import Config
+
+    for name, value in unused.items():
+        if value:
+            raise ValueError(f"--task dino learns from crops alone, so it has no --{name}")
+    config = Config()
+    for text in (published.task if published else "", task):
+        config = config.with_text(text) if is_dino(text) else config
+    return config
+
+
+def with_own(published: Published, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments of a published recipe's model and those given, which count more.
+
+    Args:
+        published: The recipe.
+        arguments: What was given with --set.
+    """
+    given = parse_arguments(arguments)
+    return (*(text for text in published.argument_texts() if text.partition("=")[0] not in given), *arguments)
+
+
+def backbone(
+    model: str | None, published: Published | None, checkpoint: Path | None, arguments: tuple[str, ...]
+) -> nn.Module:
+    """The backbone before the methods: without a classifier, for images of any size where it can be.
 
     Args:
         model: A model's name or a leanformer checkpoint; None: the recipe's.
         published: The published recipe, if it is one.
-        task: DINO's settings as dino:setting=value.
-        recipe: The recipe as the command line writes it.
-        data: Images to learn from.
-        output: The run folder.
-        val: Labelled images to judge the features on.
-        methods: Methods as the command line writes them.
         checkpoint: Weights for a model given by name.
-        arguments: Arguments of the model as name=value.
-        settings: How the run is carried out.
-        refused: Options that DINO has no use for, with what was given.
+        arguments: What was given with --set.
     """
-    from ..core import apply, parse_method
-    from ..papers.recipes import parse_recipe
-    from ..tasks import dino
-
-    for name, value in refused.items():
-        if value:
-            raise ValueError(f"--task dino learns from crops alone, so it has no --{name}")
-    config = dino.Config()
-    for text in (published.task if published else "", task):
-        config = config.with_text(text) if is_dino(text) else config
-    start = _backbone(model, published, checkpoint, arguments)
-    given = tuple(parse_method(spec) for spec in methods)
-    student = published.student(start, given) if published else apply(start, *given)
-    return dino.fit(
-        student, recipe=parse_recipe(recipe), data=data, val=val, dino=config, output=output, settings=settings
-    )
-
-
-def resume_pre_training(folder: Path, run: dict[str, Any], settings: Settings) -> Result:
-    """Let a run go on as if it had never stopped.
-
-    Args:
-        folder: Its folder.
-        run: What `train.read_run` told of it.
-        settings: How it is carried out.
-    """
-    from ..backbones import load
-    from ..tasks import dino
-    from ..train import Recipe
-
-    config = dino.Config().with_text(run["objective"])
-    return dino.fit(
-        load(folder / "student.safetensors"), recipe=Recipe.from_json(run["recipe"]), data=run["data"]["train"],
-        val=run["data"].get("val"), dino=config, output=folder, resume=True, settings=settings,
-    )  # fmt: skip
-
-
-def _backbone(
-    model: str | None, published: Published | None, checkpoint: Path | None, arguments: tuple[str, ...]
-) -> nn.Module:
-    """The backbone before the methods: without a classifier, for images of any size where it can be."""
     from ..backbones import with_head
 
     if model is None and published is None:
         raise ValueError("name a model, or a published recipe that brings one: leanformer recipes 'dino*' lists them")
     if model is not None and Path(model).suffix == ".safetensors":
         return with_head(open_model(model, (), checkpoint, arguments), 0)
-    given = parse_arguments(arguments)
-    own = published.argument_texts() if model is None and published else ()
-    own = tuple(text for text in own if text.partition("=")[0] not in given)
-    told = {text.partition("=")[0] for text in (*own, *arguments)}
-    name = model if model is not None else published.model  # type: ignore[union-attr]
+    if model is None and published is not None:
+        model, arguments = published.model, with_own(published, arguments)
+    told = parse_arguments(arguments)
     for left in (MADE, {"num_classes": "0"}):  # not every family knows images of any size
         made = tuple(f"{key}={value}" for key, value in left.items() if key not in told)
         try:
-            return open_model(name, (), checkpoint, (*own, *arguments, *made))
+            return open_model(str(model), (), checkpoint, (*arguments, *made))
         except ValueError:
             if left is not MADE:
                 raise
