@@ -14,7 +14,7 @@ from ..export import Run
 from ..measure import record, write_result
 from ..measure.terminal import console
 from ..measure.timing import interleave
-from ..train.evaluation import measure
+from ..train.evaluation import Conditions, measure
 
 BATCH = 8
 """Images at a time, for accuracy and for speed: the largest batch that every format takes."""
@@ -52,7 +52,7 @@ class Runner(nn.Module):
 def add_accuracy(rows: list[Row], runs: dict[str, Run], data: Data, config: dict[str, Any]) -> None:
     """Top-1 and top-5 of every row on the same images."""
     for row in rows:
-        found = measure(Runner(runs[row.name]), data, config, torch.device("cpu"), BATCH)
+        found = measure(Runner(runs[row.name]), data, config, Conditions.on("cpu", BATCH))
         row.top1, row.top5 = found.top1, found.top5
 
 

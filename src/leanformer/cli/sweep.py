@@ -98,10 +98,10 @@ def measured(
     """Accuracy and MACs of a lean model, its pictures cropped by `crop` and normalised as `model` wants them."""
     from ..core import input_of
     from ..measure import count
-    from ..train.evaluation import measure
+    from ..train.evaluation import Conditions, measure
 
     config = {**input_of(model), "crop_pct": crop}
-    found = measure(lean, images, config, device, batch_size)
+    found = measure(lean, images, config, Conditions(device, batch_size))
     return {"top1": found.top1, "top5": found.top5, "macs": count(lean, config["input_size"]).macs}
 
 

@@ -79,7 +79,7 @@ class Objective(nn.Module):
         return {}
 
     judge: Callable[..., Any] | None = None
-    """How a model is evaluated, called as `train.evaluation.measure` is; None: by the answers of its classifier."""
+    """How a model is evaluated, called as `train.Task.measure` is; None: by the answers of its classifier."""
     decays_vectors = True
     """Whether vectors among the objective's own parameters (biases, norms) have weight decay."""
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,9 +14,12 @@ from ..core import Objective, set_classes
 from ..core.spec import parse_spec
 from ..data.batches import Batch, Plan
 from ..data.dense import Scenes
+from ..data.dense_augment import SceneView
+from ..data.dense_loader import Shown, evaluation_scenes
 from ..data.dense_open import SceneSource, Wanted, open_scenes
 from ..data.kinds import UNREADABLE
 from ..settings import Settings
+from ..train.evaluation import Conditions
 from ..train.learner import Teachers, choose_objective
 from ..train.recipe import Recipe
 from ..train.task import Task
@@ -155,6 +158,13 @@ def _as_it_is(batch: Batch) -> Batch:
     return batch
 
 
-def default_batch(device: torch.device) -> int:
-    """Images at a time in evaluation."""
-    return ON_CPU if device.type == "cpu" else ON_GPU
+def shown_scenes(data: Scenes, view: SceneView, how: Conditions) -> Iterator[list[Shown]]:
+    """All scenes in order, as many at a time as suit the device where nobody says how many.
+
+    Args:
+        data: The scenes.
+        view: What the model sees of a picture.
+        how: Under which conditions.
+    """
+    size = how.batch_size or (ON_CPU if how.device.type == "cpu" else ON_GPU)
+    return evaluation_scenes(data, view, how.device, size, how.workers, *how.share)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
@@ -18,13 +17,13 @@ from ..core import Objective, Step
 from ..data.batches import Batch, Plan
 from ..data.dense import Scenes, Target
 from ..data.dense_augment import SceneAugment, SceneEvaluation
-from ..data.dense_loader import Shown, evaluation_scenes, training_scenes
+from ..data.dense_loader import Shown, training_scenes
 from ..data.dense_open import Wanted
 from ..settings import Settings
-from ..train.evaluation import in_precision
+from ..train.evaluation import Conditions
 from ..train.objectives import objective
 from ..train.recipe import Recipe
-from .dense import DenseTask, default_batch
+from .dense import DenseTask, shown_scenes
 from .detection_metrics import DetectionResult, Found, found_in, judge_boxes
 from .drawing import Drawing, draw_objects, side_by_side
 
@@ -94,29 +93,14 @@ class Detection(DenseTask):
     def answer(self, objective: Objective, student: Callable[..., Any], images: Any, targets: Any) -> Any:
         return student(images, targets)
 
-    @torch.no_grad()
-    def measure(
-        self,
-        model: nn.Module,
-        data: Scenes,
-        config: dict[str, Any],
-        device: torch.device,
-        batch_size: int | None,
-        precision: str = "no",
-        workers: int | None = None,
-        accelerator: Accelerator | None = None,
-    ) -> DetectionResult:
-        start, was_training = time.perf_counter(), model.training
-        model.eval()
-        share = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
+    def measure(self, model: nn.Module, data: Scenes, config: dict[str, Any], how: Conditions) -> DetectionResult:
+        start = time.perf_counter()
         found: list[Found] = []
-        with in_precision(device, precision):
-            size = batch_size or default_batch(device)
-            for shown in evaluation_scenes(data, SceneEvaluation(), device, size, workers, *share):
+        with how.judging(model):
+            for shown in shown_scenes(data, SceneEvaluation(), how):
                 answers = model([each.image for each in shown])
                 found += [_compared(each, answer, data) for each, answer in zip(shown, answers)]
-        model.train(was_training)
-        found = gather_object(found) if share[1] > 1 else found
+        found = gather_object(found) if how.share[1] > 1 else found
         for each in found:
             if each.problem:
                 data.damage.add(each.problem)

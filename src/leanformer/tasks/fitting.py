@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..core.spec import parse_spec
 from ..train import Recipe, Result, engine
+from ..train.evaluation import Conditions
 from ..train.task import Task
 from . import dense_distillation  # noqa: F401  (its objectives get their names)
 from .dense import DenseTask
@@ -95,6 +95,6 @@ def evaluate(
     chosen = task or task_of(model)
     if not isinstance(chosen, DenseTask):
         raise ValueError(f"{type(model).__name__} is a classifier: lf.train.evaluate judges it")
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    how = Conditions.on(device, batch_size, precision, workers)
     scenes = chosen.scenes(model, data, split)
-    return chosen.measure(model.to(where), scenes, chosen.view(model), where, batch_size, precision, workers)
+    return chosen.measure(model.to(how.device), scenes, chosen.view(model), how)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,13 +20,13 @@ from ..core import Objective, Step
 from ..data.batches import Batch, Plan
 from ..data.dense import IGNORED, Scenes, Target
 from ..data.dense_augment import SceneAugment, SceneEvaluation
-from ..data.dense_loader import Shown, evaluation_scenes, training_scenes
+from ..data.dense_loader import Shown, training_scenes
 from ..data.dense_open import Wanted
 from ..fields import Count, check_fields
-from ..train.evaluation import in_precision
+from ..train.evaluation import Conditions
 from ..train.objectives import logits_of, objective
 from ..train.recipe import Recipe
-from .dense import DenseTask, default_batch
+from .dense import DenseTask, shown_scenes
 from .drawing import Drawing, draw_map, side_by_side
 from .segmentation_metrics import Found, SegmentationResult, confusion, judge_maps, picture_quality
 
@@ -95,35 +94,20 @@ class Segmentation(DenseTask):
             maps = torch.stack([target.label_map for target in batch.labels]).long()  # (B, H, W)
             yield dataclasses.replace(batch, images=torch.stack(batch.images), labels=maps)
 
-    @torch.no_grad()
-    def measure(
-        self,
-        model: nn.Module,
-        data: Scenes,
-        config: dict[str, Any],
-        device: torch.device,
-        batch_size: int | None,
-        precision: str = "no",
-        workers: int | None = None,
-        accelerator: Accelerator | None = None,
-    ) -> SegmentationResult:
-        start, was_training = time.perf_counter(), model.training
-        model.eval()
-        share = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-        view, size = SceneEvaluation(self.evaluation_size, *_normalisation(config)), batch_size or default_batch(device)
+    def measure(self, model: nn.Module, data: Scenes, config: dict[str, Any], how: Conditions) -> SegmentationResult:
+        start, view = time.perf_counter(), SceneEvaluation(self.evaluation_size, *_normalisation(config))
         found: list[Found] = []
-        total: Any = torch.zeros(data.num_classes, data.num_classes, dtype=torch.long, device=device)
-        with in_precision(device, precision):
-            for shown in evaluation_scenes(data, view, device, size, workers, *share):
+        total: Any = torch.zeros(data.num_classes, data.num_classes, dtype=torch.long, device=how.device)
+        with how.judging(model):
+            for shown in shown_scenes(data, view, how):
                 for each, answer in zip(shown, _answers(model, shown)):
                     if each.again:
                         continue
                     counts = _confusion(each, answer, data.num_classes)
                     total += counts
                     found.append(Found(each.index, picture_quality(counts), each.problem))
-        model.train(was_training)
-        if accelerator is not None and share[1] > 1:
-            total = accelerator.reduce(total)
+        if how.accelerator is not None and how.share[1] > 1:
+            total = how.accelerator.reduce(total)
             found = gather_object(found)
         for each in found:
             if each.problem:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..core import Objective, Step
 from ..data.sources import Data, Stream
+from .evaluation import Conditions
 from .judging import Neighbours, judge_by_neighbours
 from .objectives import logits_of, objective
 
@@ -67,9 +68,9 @@ class AnswerFeatures(Objective):
             raise ValueError(f"the student's features are {s.shape[-1]} wide and the teacher's {t.shape[-1]}")
         return {"features": self.weight * missed_share(s, t)}
 
-    def judge(self, model: nn.Module, data: Data, *how: Any) -> Neighbours:
+    def judge(self, model: nn.Module, data: Data, config: dict[str, Any], how: Conditions) -> Neighbours:
         """k-NN accuracy of the features, called as `train.evaluation.measure` is."""
-        return judge_by_neighbours(model, data, self.bank, NEIGHBOURS, *how)
+        return judge_by_neighbours(model, data, self.bank, NEIGHBOURS, config, how)
 
 
 def features_of(teachers: dict[str, nn.Module]) -> AnswerFeatures:

@@ -1,9 +1,10 @@
 """Accuracy of a model on a data set, with the input size, crop and normalisation that its card states."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -104,49 +105,77 @@ def evaluate(
             "this backbone has no head to evaluate; judge its features: knn_accuracy, linear_probe (--knn)"
         )
     check_fit(model, opened)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model = model.to(where)
-    run = torch.compile(model) if compile else model
-    config = {**input_of(model), **({} if crop is None else {"crop_pct": crop})}
-    return measure(run, opened, config, where, batch_size, precision, workers)  # type: ignore[arg-type]
+    how = Conditions.on(device, batch_size, precision, workers)
+    model = model.to(how.device)
+    run: Any = torch.compile(model) if compile else model
+    return measure(run, opened, seen_by(model, crop), how)
 
 
-def in_precision(device: torch.device, precision: str) -> torch.autocast:
-    """A context in which a model computes in bf16 or fp16, or as it is where the precision is no.
+@dataclass(frozen=True)
+class Conditions:
+    """Under which conditions a model is judged on images.
+
+    Attributes:
+        device: Where the model is.
+        batch_size: Images at a time; None: as many as suit the device.
+        precision: no, bf16 or fp16.
+        workers: Processes that read files; None: as many as there are cores.
+        accelerator: With one, each process takes its share of the images and all get the whole result.
+    """
+
+    device: torch.device
+    batch_size: int | None = None
+    precision: str = "no"
+    workers: int | None = None
+    accelerator: Accelerator | None = None
+
+    @classmethod
+    def on(cls, device: str | None, *others: Any) -> Self:
+        """The conditions on a device of this name, by default the fastest there is."""
+        return cls(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")), *others)
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """The number of this process, and how many there are."""
+        return (self.accelerator.process_index, self.accelerator.num_processes) if self.accelerator else (0, 1)
+
+    @contextlib.contextmanager
+    def judging(self, model: nn.Module) -> Iterator[None]:
+        """Within the context a model is in evaluation mode, computes in the precision, and keeps no gradients.
+
+        >>> with Conditions.on("cpu", None, "bf16").judging(nn.Identity()):
+        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+        torch.bfloat16
+        """
+        types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        dtype, was_training = types.get(self.precision), model.training
+        model.eval()
+        try:
+            with torch.no_grad(), torch.autocast(self.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
+                yield
+        finally:
+            model.train(was_training)
+
+
+def seen_by(model: nn.Module, crop: float | None) -> dict[str, Any]:
+    """What a model sees of pictures, as `core.input_of` tells it, with another crop where one is given."""
+    return {**input_of(model), **({} if crop is None else {"crop_pct": crop})}
+
+
+def measure(model: nn.Module, data: Data, config: dict[str, Any], how: Conditions) -> Evaluation:
+    """The evaluation itself.
 
     Args:
-        device: Where the model is.
-        precision: no, bf16 or fp16.
-
-    >>> with in_precision(torch.device("cpu"), "bf16"):
-    ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
-    torch.bfloat16
+        model: Any classifier, on its device.
+        data: A labelled data set.
+        config: What `core.input_of` gives of the model.
+        how: Under which conditions.
     """
-    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return torch.autocast(device.type, types.get(precision, torch.bfloat16), enabled=precision in types)
-
-
-@torch.no_grad()
-def measure(
-    model: nn.Module,
-    data: Data,
-    config: dict[str, Any],
-    device: torch.device,
-    batch_size: int | None,
-    precision: str = "no",
-    workers: int | None = None,
-    accelerator: Accelerator | None = None,
-) -> Evaluation:
-    """The evaluation itself; with an accelerator each process takes its share and all get the whole result."""
     check_labelled(data)
-    size = batch_size or default_batch(device)
-    process, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-    was_training, found, damaged = model.training, [], []
-    model.eval()
+    found, damaged = [], []
     start = time.perf_counter()
-    with in_precision(device, precision):
-        shares = size, worker_count(workers), process, processes
-        for images, labels, names in evaluation_batches(data, config, device, *shares):
+    with how.judging(model):
+        for images, labels, names in evaluation_batches(data, config, how):
             logits = logits_of(model(images)).float()  # (b, classes)
             if not isinstance(data, Arrays):  # those were looked at before
                 check_labels(labels.clamp_min(0), logits.shape[1], f"{data.name}, in a batch of {len(labels)}")
@@ -156,11 +185,10 @@ def measure(
             found.append(torch.stack([labels, top[:, 0], hit, loss], dim=1).double())  # (b, 4)
             damaged += names
     table = torch.cat(found)  # (m, 4)
-    table = (accelerator.gather(table) if accelerator and processes > 1 else table).cpu()  # type: ignore[union-attr]
+    table = (how.accelerator.gather(table) if how.accelerator and how.share[1] > 1 else table).cpu()  # type: ignore[union-attr]
     seconds = time.perf_counter() - start
     for name in damaged:
         data.damage.add(name)
-    model.train(was_training)
     return _result(table[table[:, 0] >= 0], seconds, data, len(damaged))
 
 
@@ -202,48 +230,31 @@ def _shares(total: int, batch_size: int, process: int, processes: int) -> Iterat
 
 
 def evaluation_batches(
-    data: Data,
-    config: dict[str, Any],
-    device: torch.device,
-    batch_size: int,
-    workers: int,
-    process: int = 0,
-    processes: int = 1,
+    data: Data, config: dict[str, Any], how: Conditions
 ) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
     """Images, labels (-1: not to be counted) and names of unreadable images, batch by batch.
 
     Args:
         data: A labelled data set.
         config: What `core.input_of` gives of the model that is shown the images.
-        device: Where they are wanted.
-        batch_size: Images at a time.
-        workers: Processes that read files.
-        process: The number of this process, of which each takes its share of the images.
-        processes: How many processes there are.
+        how: How many at a time, and where they are wanted.
     """
-    view = EvaluationView(config)
+    view, device, workers = EvaluationView(config), how.device, worker_count(how.workers)
+    size = how.batch_size or default_batch(device)
     if isinstance(data, Arrays):
-        yield from _from_arrays(data, view, device, batch_size, process, processes)
-        return
-    if isinstance(data, Files):
-        shares = list(_shares(len(data), batch_size, process, processes))
-        loader = DataLoader(_Pictures(data, view), batch_sampler=shares, num_workers=workers)
-        for images, labels, names in loader:
+        for indices in _shares(len(data), size, *how.share):
+            chosen = torch.tensor(indices, device=data.images.device)  # (b,)
+            images = data.images[chosen.clamp_min(0)].to(device, non_blocking=True)
+            labels = torch.where(chosen < 0, -1, data.labels[chosen.clamp_min(0)]).to(device)
+            yield view(images), labels, []
+    elif isinstance(data, Files):
+        shares = list(_shares(len(data), size, *how.share))
+        for images, labels, names in DataLoader(_Pictures(data, view), batch_sampler=shares, num_workers=workers):
             yield images.to(device), labels.to(device), [name for name in names if name]
-        return
-    data.dataset.transform = view
-    for images, labels in DataLoader(data.dataset, batch_size=batch_size, num_workers=workers):
-        yield images.to(device), labels.to(device), []
-
-
-def _from_arrays(
-    data: Arrays, view: EvaluationView, device: torch.device, batch_size: int, process: int, processes: int
-) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
-    for indices in _shares(len(data), batch_size, process, processes):
-        chosen = torch.tensor(indices, device=data.images.device)  # (b,)
-        images = data.images[chosen.clamp_min(0)].to(device, non_blocking=True)
-        labels = torch.where(chosen < 0, -1, data.labels[chosen.clamp_min(0)]).to(device)
-        yield view(images), labels, []
+    else:
+        data.dataset.transform = view
+        for images, labels in DataLoader(data.dataset, batch_size=size, num_workers=workers):
+            yield images.to(device), labels.to(device), []
 
 
 class _Pictures(Dataset):

@@ -7,18 +7,16 @@ n images, C channels of the feature.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core import input_of, plain_of
-from ..data.batches import worker_count
+from ..core import plain_of
 from ..data.kinds import same_images
 from ..data.sources import Data, Source, check_channels, check_labelled, open_data
-from .evaluation import default_batch, evaluation_batches, in_precision
+from .evaluation import Conditions, evaluation_batches, seen_by
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ def feature_of(model: nn.Module, images: Tensor) -> Tensor:
     return vectors
 
 
-@torch.no_grad()
 def extract_features(
     model: nn.Module,
     data: Source,
@@ -96,44 +93,33 @@ def extract_features(
     """
     opened = open_data(data, split)
     check_labelled(opened)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model = plain_of(model).to(where)
+    how = Conditions.on(device, batch_size, precision, workers)
+    model = plain_of(model).to(how.device)
     check_channels(model, opened)
-    config = {**input_of(model), **({} if crop is None else {"crop_pct": crop})}
-    read: Callable[[nn.Module, Tensor], Tensor] = torch.compile(feature_of) if compile else feature_of
-    was_training = model.training
-    model.eval()
-    found = collect(partial(read, model), opened, config, where, batch_size, precision, workers)
-    model.train(was_training)
-    return found
+    return collect(model, torch.compile(feature_of) if compile else feature_of, opened, seen_by(model, crop), how)
 
 
-@torch.no_grad()
 def collect(
-    read: Callable[[Tensor], Tensor],
+    model: nn.Module,
+    read: Callable[[nn.Module, Tensor], Tensor],
     data: Data,
     config: dict[str, Any],
-    device: torch.device,
-    batch_size: int | None,
-    precision: str = "no",
-    workers: int | None = None,
+    how: Conditions,
 ) -> Features:
     """The features of a whole data set.
 
     Args:
-        read: Images (B, C, H, W) → features (B, C).
+        model: A backbone.
+        read: The model and images (B, C, H, W) → features (B, C).
         data: A labelled data set.
         config: What `core.input_of` gives of the model.
-        device: Where the model is.
-        batch_size: Images at a time; None: as many as suit the device.
-        precision: no, bf16 or fp16.
-        workers: Processes that read files; None: as many as there are cores.
+        how: Under which conditions; every process goes through all images.
     """
-    start, found, size = time.perf_counter(), [], batch_size or default_batch(device)
-    with in_precision(device, precision):
-        for images, labels, names in evaluation_batches(data, config, device, size, worker_count(workers)):
+    start, found = time.perf_counter(), []
+    with how.judging(model):
+        for images, labels, names in evaluation_batches(data, config, replace(how, accelerator=None)):
             good = labels >= 0  # (b,)
-            found.append((read(images).float()[good], labels[good]))
+            found.append((read(model, images).float()[good], labels[good]))
             for name in names:
                 data.damage.add(name)
     if not any(len(part) for _, part in found):

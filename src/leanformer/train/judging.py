@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..data.kinds import Data
-from .evaluation import Evaluation
+from .evaluation import Conditions, Evaluation
 from .features import Features, collect
 from .neighbours import judged, neighbour_votes
 
@@ -24,16 +24,7 @@ class Neighbours(Evaluation):
 
 @torch.no_grad()
 def judge_by_neighbours(
-    model: nn.Module,
-    data: Data,
-    bank: Data | None,
-    neighbours: int,
-    config: dict[str, Any],
-    device: torch.device,
-    batch_size: int | None,
-    precision: str = "no",
-    workers: int | None = None,
-    accelerator: Any = None,
+    model: nn.Module, data: Data, bank: Data | None, neighbours: int, config: dict[str, Any], how: Conditions
 ) -> Neighbours:
     """k-NN accuracy of a backbone's features.
 
@@ -43,20 +34,14 @@ def judge_by_neighbours(
         bank: Labelled images among which neighbours are looked for; None: every other image of `data`.
         neighbours: How many vote.
         config: What `core.input_of` gives of the model.
-        device: Where the model is.
-        batch_size: Images at a time; None: as many as suit the device.
-        precision: no, bf16 or fp16.
-        workers: Processes that read files.
-        accelerator: Not used: every process judges all images.
+        how: Under which conditions; every process judges all images.
     """
-    start, was_training = time.perf_counter(), model.training
-    model.eval()
-    test = collect(model, data, config, device, batch_size, precision, workers)
+    start = time.perf_counter()
+    test = collect(model, nn.Module.__call__, data, config, how)
     if bank is not None:
-        known = collect(model, bank, config, device, batch_size, precision, workers)
+        known = collect(model, nn.Module.__call__, bank, config, how)
     else:
         known, test = (Features(test.vectors[i::2], test.labels[i::2], test.classes) for i in (0, 1))
-    model.train(was_training)
     classes, k = max(known.num_classes, test.num_classes), min(neighbours, len(known.labels))
     votes = neighbour_votes(test.vectors, known.vectors, known.labels, classes, k)  # (q, K)
     found = judged(votes.masked_fill(votes == 0, -math.inf), test.labels, len(known.labels))

@@ -22,7 +22,7 @@ from ..core import Objective, card_of
 from ..data.batches import Batch, Plan
 from ..data.draws import seed_all
 from .checkpoint import write_checkpoint
-from .evaluation import Evaluation
+from .evaluation import Conditions, Evaluation
 from .journal import Journal
 from .learner import Learner, set_drop_path
 from .ledger import Ledger, check_finite
@@ -262,10 +262,11 @@ class Run:
     def measure(self, model: nn.Module) -> Evaluation:
         """The accuracy of a model on the images for validation."""
         assert self.val is not None
-        settings, size, judge = self.settings, self.settings.evaluation_batch_size, self.learner.objective.judge
-        return (judge or self.task.measure)(
-            model, self.val, self.config, self.device, size, settings.precision, settings.workers, self.accelerator
-        )
+        asked = self.settings
+        how = Conditions(
+            self.device, asked.evaluation_batch_size, asked.precision, asked.workers, self.accelerator
+        )  # fmt: skip
+        return (self.learner.objective.judge or self.task.measure)(model, self.val, self.config, how)
 
     def save(self) -> None:
         """Write the state to the run folder; all processes take part in gathering it."""

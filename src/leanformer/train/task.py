@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..core import Objective, input_of, set_classes
@@ -25,7 +24,7 @@ from ..data.mixing import Mixing
 from ..data.samples import sample_images
 from ..data.sources import check_fit, check_labelled, open_data
 from ..settings import Settings
-from .evaluation import measure
+from .evaluation import Conditions, measure
 from .learner import Teachers, choose_objective
 from .objectives import logits_of
 from .recipe import Recipe
@@ -153,19 +152,9 @@ class Task:
         same = torch.cat([one.argmax(-1) == other.argmax(-1) for one, other in pairs])
         return {"agreement": 100 * same.float().mean().item()}
 
-    def measure(
-        self,
-        model: nn.Module,
-        data: Any,
-        config: dict[str, Any],
-        device: torch.device,
-        batch_size: int | None,
-        precision: str = "no",
-        workers: int | None = None,
-        accelerator: Accelerator | None = None,
-    ) -> Any:
+    def measure(self, model: nn.Module, data: Any, config: dict[str, Any], how: Conditions) -> Any:
         """How good a model is: an object with `summary()` (figures by name) and `images` (how many)."""
-        return measure(model, data, config, device, batch_size, precision, workers, accelerator)
+        return measure(model, data, config, how)
 
     def pictures(self, model: nn.Module, data: Any, found: Any, folder: Path) -> None:
         """Draw what the model answers to some pictures into the run folder, where the report finds it.

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...core import Objective, Step, input_of
 from ...data.kinds import Data
+from ...train.evaluation import Conditions
 from ...train.judging import Neighbours, judge_by_neighbours
 from .colours import colours
 from .config import Config
@@ -144,9 +145,9 @@ class DINO(Objective):
             f"{deviation:.2g} of their length; head_norm=true, a lower teacher_temp or learning rate may help"
         ]
 
-    def judge(self, model: nn.Module, data: Data, *how: Any) -> Neighbours:
+    def judge(self, model: nn.Module, data: Data, config: dict[str, Any], how: Conditions) -> Neighbours:
         """k-NN accuracy of the features, called as `train.evaluation.measure` is."""
-        return judge_by_neighbours(model, data, self.bank, self.config.neighbours, *how)
+        return judge_by_neighbours(model, data, self.bank, self.config.neighbours, config, how)
 
     def _coloured(self, index: int, images: Tensor) -> Tensor:
         """Crop number `index`, normalised as it came, with DINO's colours."""
