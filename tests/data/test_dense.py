@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import leanformer as lf
-from leanformer.data.batches import Plan
+from leanformer.data.batches import Plan, Stretch
 from leanformer.data.dense import IGNORED, Target, scenes_of
 from leanformer.data.dense_augment import SceneAugment, SceneEvaluation
 from leanformer.data.dense_camvid import CLASSES
@@ -260,9 +260,9 @@ def test_boxes_and_masks_follow_the_picture_under_augmentation():
 def test_batches_from_any_update_on_are_those_of_a_run_from_the_start():
     recipe, plan = lf.train.plain(flip=0.5, crop_scale=(0.3, 1.0), color_jitter=0.4), Plan(6, 2, seed=3)
     view = SceneAugment(recipe, (12, 16))
-    whole = list(training_scenes(one_scene(), plan, view, CPU, 0, 7, workers=0))
+    whole = list(training_scenes(one_scene(), view, Stretch(plan, 0, 7, CPU, 0)))
     torch.rand(5)
-    rest = list(training_scenes(one_scene(), plan, view, CPU, 4, 7, workers=0))
+    rest = list(training_scenes(one_scene(), view, Stretch(plan, 4, 7, CPU, 0)))
     for one, other in zip(whole[4:], rest, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.images, other.images))
         assert all(torch.equal(a.boxes, b.boxes) for a, b in zip(one.labels, other.labels))
@@ -273,7 +273,7 @@ def test_unreadable_pictures_are_replaced_in_training_and_told_in_evaluation(tmp
     root = coco(tmp_path, [an_object([2, 3, 4, 4])])
     (root / "val2017" / "b.jpg").write_bytes(b"no picture")
     data = open_scenes(root, "val", "boxes")
-    batch = next(training_scenes(data, Plan(2, 2), SceneAugment(lf.train.plain()), CPU, 0, 1, workers=0))
+    batch = next(training_scenes(data, SceneAugment(lf.train.plain()), Stretch(Plan(2, 2), 0, 1, CPU, 0)))
     assert len(batch.images) == 2
     assert "b.jpg" in batch.damaged[0]
     shown = [each for rows in evaluation_scenes(data, SceneEvaluation(), CPU, 2, 0) for each in rows]

@@ -11,7 +11,7 @@ from PIL import Image
 from timm.data import Mixup
 
 import leanformer as lf
-from leanformer.data.batches import Batch, Plan
+from leanformer.data.batches import Batch, Plan, Stretch
 from leanformer.data.draws import host_state, seed_all
 from leanformer.data.label_maps import TokenLabelled
 from leanformer.data.loader import training_batches
@@ -57,7 +57,8 @@ def batches(data, recipe, size, sizes=(), updates=4):
     plan = Plan(32, 8, seed=5)
     mix = Mixing(recipe, plan, tiny())
     found = []
-    made = training_batches(data, plan, recipe, config(size), torch.device("cpu"), 0, updates, 0, False, sizes)
+    stretch = Stretch(plan, 0, updates, torch.device("cpu"), 0, sizes=sizes)
+    made = training_batches(data, recipe, config(size), stretch)
     for update in range(updates):
         batch = next(made)
         seed_all(5, "update", update)
@@ -246,7 +247,7 @@ def test_a_view_of_shards_does_not_change_what_the_student_sees(tmp_path):
     alone, together = (
         list(
             training_batches(
-                lf.train.open_data(f"wds/{tmp_path}"), plan, recipe, config(SMALL), where, 0, 2, 1, False, s
+                lf.train.open_data(f"wds/{tmp_path}"), recipe, config(SMALL), Stretch(plan, 0, 2, where, 1, sizes=s)
             )
         )
         for s in ([], [LARGE])

@@ -5,6 +5,7 @@ process p of P takes every P-th row, micro-batch m its part of those
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .draws import key_of
+from .options import Augmentation
 from .pictures import Size
 
 MOST_WORKERS = 16
@@ -71,6 +73,32 @@ class Plan:
         mine = range(first + self.process, first + self.batch_size, self.processes)
         size = len(mine) // self.accumulate
         return [mine[m * size : (m + 1) * size] for m in range(self.accumulate)]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some updates of a run, and how their micro-batches are wanted.
+
+    Attributes:
+        plan: How the data are cut into batches.
+        start: The first update.
+        stop: The update after the last one.
+        device: Where batches are wanted.
+        workers: Processes that read files; None: as many as there are cores.
+        quick: Compile what is done to images on the device: the hundred small steps of an augmentation become a few
+            kernels. RandAugment's choices stay as they are.
+        sizes: Further sizes (height, width) that the same views are wanted in.
+        crops: Instead of one view of an image, these crops of it: how each is augmented, and its size.
+    """
+
+    plan: Plan
+    start: int
+    stop: int
+    device: torch.device
+    workers: int | None = None
+    quick: bool = False
+    sizes: Sequence[Size] = ()
+    crops: Sequence[tuple[Augmentation, Size]] = ()
 
 
 @dataclass

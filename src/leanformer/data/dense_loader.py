@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .batches import Batch, Plan, worker_count
+from .batches import Batch, Stretch, worker_count
 from .dense import Scenes, Target
 from .dense_augment import SceneView
 from .kinds import UNREADABLE
@@ -26,23 +26,17 @@ class SeededScenes(Seeded):
         return self.augment(picture, label)
 
 
-def training_scenes(
-    data: Scenes, plan: Plan, view: SceneView, device: torch.device, start: int, stop: int, workers: int | None
-) -> Iterator[Batch]:
-    """Micro-batches of updates `start` to `stop`: lists of images and of targets, on the device.
+def training_scenes(data: Scenes, view: SceneView, stretch: Stretch) -> Iterator[Batch]:
+    """Micro-batches of some updates: lists of images and of targets, on the device.
 
     Args:
         data: Where the pictures come from.
-        plan: How they are cut into batches.
         view: How they are augmented.
-        device: Where batches are wanted.
-        start: The first update.
-        stop: The update after the last one.
-        workers: Processes that read files; None: as many as there are cores.
+        stretch: Which updates, and where their batches are wanted.
     """
-    processes = worker_count(workers)
+    device, processes = stretch.device, worker_count(stretch.workers)
     loader = DataLoader(
-        SeededScenes(data, view, plan.seed), batch_sampler=Places(plan, start, stop), num_workers=processes,
+        SeededScenes(data, view, stretch.plan.seed), batch_sampler=Places(stretch), num_workers=processes,
         collate_fn=list, prefetch_factor=2 if processes else None,
     )  # fmt: skip
     for rows in loader:

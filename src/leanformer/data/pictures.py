@@ -101,6 +101,25 @@ class PictureAugment:
         return [first, *more]
 
 
+class PictureCrops:
+    """Several crops of a picture as tensors, each drawn anew and of its own size.
+
+    Args:
+        augments: How each crop is made.
+
+    >>> import leanformer as lf
+    >>> config = {"input_size": (3, 16, 16), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    >>> len(PictureCrops([PictureAugment(lf.train.Recipe(), config)] * 3)(Image.new("RGB", (40, 30))))
+    3
+    """
+
+    def __init__(self, augments: Sequence[PictureAugment]):
+        self.augments = list(augments)
+
+    def __call__(self, picture: Image.Image) -> tuple[Tensor, ...]:
+        return tuple(augment(picture) for augment in self.augments)
+
+
 def pipeline(recipe: Augmentation, config: dict[str, Any]) -> Any:
     """timm's training transform for a recipe, up to normalisation, made safe for every picture and every draw.
 

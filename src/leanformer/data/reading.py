@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from .batches import Plan
+from .batches import Stretch, worker_count
 from .draws import host_state, seed_all, set_host_state
-from .pictures import AugmentationError, PictureAugment
+from .pictures import AugmentationError
 from .sources import UNREADABLE, Files, Stream
 
 Read = tuple[list[Tensor], Tensor, tuple[str, ...]]
@@ -56,27 +56,27 @@ class Seeded(Dataset):
 class Places(Sampler):
     """The places (epoch, position, index) of each micro-batch of this process, from any update on."""
 
-    def __init__(self, plan: Plan, start: int, stop: int):
-        self.plan, self.start, self.stop = plan, start, stop
+    def __init__(self, stretch: Stretch):
+        self.stretch = stretch
 
     def __len__(self) -> int:
-        return (self.stop - self.start) * self.plan.accumulate
+        return (self.stretch.stop - self.stretch.start) * self.stretch.plan.accumulate
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        known, order = -1, []
-        for update in range(self.start, self.stop):
-            epoch = update // self.plan.updates_per_epoch
+        plan, known, order = self.stretch.plan, -1, []
+        for update in range(self.stretch.start, self.stretch.stop):
+            epoch = update // plan.updates_per_epoch
             if epoch != known:
-                known, order = epoch, self.plan.order(epoch).tolist()
-            for rows in self.plan.rows(update):
+                known, order = epoch, plan.order(epoch).tolist()
+            for rows in plan.rows(update):
                 yield [(epoch, position, order[position]) for position in rows]
 
 
-def from_files(
-    data: Files, plan: Plan, augment: PictureAugment, device: torch.device, start: int, stop: int, workers: int
-) -> Iterator[Read]:
+def from_files(data: Files, augment: Any, stretch: Stretch) -> Iterator[Read]:
+    """Batches of files, each picture through `augment`."""
+    device, workers = stretch.device, worker_count(stretch.workers)
     loader = DataLoader(
-        Seeded(data, augment, plan.seed), batch_sampler=Places(plan, start, stop), num_workers=workers,
+        Seeded(data, augment, stretch.plan.seed), batch_sampler=Places(stretch), num_workers=workers,
         pin_memory=device.type == "cuda", prefetch_factor=4 if workers else None,
     )  # fmt: skip
     for images, labels, damaged in loader:
@@ -84,15 +84,14 @@ def from_files(
         yield _moved(images, device), labels.to(device, non_blocking=True), names
 
 
-def from_stream(
-    data: Stream, plan: Plan, augment: PictureAugment, device: torch.device, start: int, stop: int, workers: int
-) -> Iterator[Read]:
+def from_stream(data: Stream, augment: Any, stretch: Stretch) -> Iterator[Read]:
     """A stream cannot be entered in the middle: a resumed epoch is read from its beginning up to where it was."""
     data.dataset.transform = augment
+    plan, start, device, workers = stretch.plan, stretch.start, stretch.device, worker_count(stretch.workers)
     size = plan.batch_size // (plan.processes * plan.accumulate)
     first = start // plan.updates_per_epoch
     skip = (start - first * plan.updates_per_epoch) * plan.accumulate
-    for epoch in range(first, -(-stop // plan.updates_per_epoch)):
+    for epoch in range(first, -(-stretch.stop // plan.updates_per_epoch)):
         if hasattr(data.dataset, "set_epoch"):
             data.dataset.set_epoch(epoch)
         if hasattr(data.dataset, "reader"):

@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ..core import Objective, Step
-from ..data.batches import Batch, Plan
+from ..data.batches import Batch, Stretch
 from ..data.dense import Scenes, Target
 from ..data.dense_augment import SceneAugment, SceneEvaluation
 from ..data.dense_loader import Shown, training_scenes
@@ -74,20 +74,8 @@ class Detection(DenseTask):
         config = super().view(model)  # the detector normalises by itself
         return {**config, "mean": (0.0,) * len(config["mean"]), "std": (1.0,) * len(config["std"])}
 
-    def batches(
-        self,
-        data: Scenes,
-        plan: Plan,
-        recipe: Recipe,
-        config: dict[str, Any],
-        device: torch.device,
-        span: tuple[int, int],
-        workers: int | None,
-        quick: bool = False,
-        sizes: Sequence[tuple[int, int]] = (),
-        crops: Sequence[Any] = (),
-    ) -> Iterator[Batch]:
-        for batch in training_scenes(data, plan, SceneAugment(recipe), device, *span, workers):
+    def batches(self, data: Scenes, recipe: Recipe, config: dict[str, Any], stretch: Stretch) -> Iterator[Batch]:
+        for batch in training_scenes(data, SceneAugment(recipe), stretch):
             yield dataclasses.replace(batch, labels=[for_detector(target) for target in batch.labels])
 
     def answer(self, objective: Objective, student: Callable[..., Any], images: Any, targets: Any) -> Any:

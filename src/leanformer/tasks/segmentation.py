@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core import Objective, Step
-from ..data.batches import Batch, Plan
+from ..data.batches import Batch, Stretch
 from ..data.dense import IGNORED, Scenes, Target
 from ..data.dense_augment import SceneAugment, SceneEvaluation
 from ..data.dense_loader import Shown, training_scenes
@@ -76,21 +76,9 @@ class Segmentation(DenseTask):
         config = super().view(model)
         return config if self.size is None else {**config, "input_size": (config["input_size"][0], *self.size)}
 
-    def batches(
-        self,
-        data: Scenes,
-        plan: Plan,
-        recipe: Recipe,
-        config: dict[str, Any],
-        device: torch.device,
-        span: tuple[int, int],
-        workers: int | None,
-        quick: bool = False,
-        sizes: Sequence[tuple[int, int]] = (),
-        crops: Sequence[Any] = (),
-    ) -> Iterator[Batch]:
+    def batches(self, data: Scenes, recipe: Recipe, config: dict[str, Any], stretch: Stretch) -> Iterator[Batch]:
         view = SceneAugment(recipe, tuple(config["input_size"][1:]), *_normalisation(config))
-        for batch in training_scenes(data, plan, view, device, *span, workers):
+        for batch in training_scenes(data, view, stretch):
             maps = torch.stack([target.label_map for target in batch.labels]).long()  # (B, H, W)
             yield dataclasses.replace(batch, images=torch.stack(batch.images), labels=maps)
 

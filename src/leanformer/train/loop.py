@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..core import Objective, card_of
-from ..data.batches import Batch, Plan
+from ..data.batches import Batch, Plan, Stretch
 from ..data.draws import seed_all
 from .checkpoint import write_checkpoint
 from .evaluation import Conditions, Evaluation
@@ -120,11 +120,8 @@ class Run:
         return self._finish(evaluations)
 
     def _updates(self, signals: Signals) -> dict[str, Evaluation]:
-        span, workers = (self.update, self.stop), self.settings.workers
-        batches = self.task.batches(
-            self.data, self.plan, self.recipe, self.config, self.device, span, workers, self.quick,
-            self.teachers.sizes(), self.learner.objective.crops(self.recipe, self.config),
-        )  # fmt: skip
+        stretch = self.stretch(self.update, self.stop)
+        batches = self.task.batches(self.data, self.recipe, self.config, stretch)
         evaluations: dict[str, Evaluation] = {}
         every = self.settings.save_every or self.plan.updates_per_epoch
         self.started = self.logged = time.perf_counter()
@@ -212,11 +209,12 @@ class Run:
         self.moment = moment
         self.learner.steady = self.update - self.changed >= STEADY_AFTER or self.changed < 0
 
-    @property
-    def quick(self) -> bool:
-        """Whether images may be prepared by compiled code in half precision: where the model runs so as well."""
-        settings = self.settings
-        return settings.compile and settings.precision != "no" and self.device.type == "cuda"
+    def stretch(self, start: int, stop: int) -> Stretch:
+        """The updates from `start` to `stop`, as their batches are wanted."""
+        settings, crops = self.settings, self.learner.objective.crops(self.recipe, self.config)
+        # images may be prepared by compiled code in half precision where the model runs so as well
+        quick = settings.compile and settings.precision != "no" and self.device.type == "cuda"
+        return Stretch(self.plan, start, stop, self.device, settings.workers, quick, self.teachers.sizes(), crops)
 
     def spent(self) -> float:
         """Seconds of training, those before a resumption included."""

@@ -68,9 +68,7 @@ def profile(
     run.journal = Journal(None, quiet=True)
     run.wrapped.train(not recipe.frozen_statistics)
     whole = (updates + WARM_UP) * (2 * TURNS + 1) * settings.accumulate
-    source = training_batches(
-        opened, run.plan, recipe, run.config, run.device, 0, whole, settings.workers, run.quick, run.teachers.sizes()
-    )
+    source = training_batches(opened, recipe, run.config, run.stretch(0, whole))
     kept = itertools.repeat(batch := next(source))
     marks, mix = Marks(run.device), run.mix
     marked = marks.batches(source)

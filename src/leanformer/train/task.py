@@ -8,7 +8,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Objective, input_of, set_classes
-from ..data.batches import Batch, Plan
+from ..data.batches import Batch, Plan, Stretch
 from ..data.kinds import Arrays
 from ..data.loader import augment_of, training_batches
 from ..data.mixing import Mixing
@@ -98,21 +98,9 @@ class Task:
         """
         return choose_objective(spec, model, teachers, named, data)
 
-    def batches(
-        self,
-        data: Any,
-        plan: Plan,
-        recipe: Recipe,
-        config: dict[str, Any],
-        device: torch.device,
-        span: tuple[int, int],
-        workers: int | None,
-        quick: bool = False,
-        sizes: Sequence[tuple[int, int]] = (),
-        crops: Sequence[Any] = (),
-    ) -> Iterator[Batch]:
-        """The micro-batches of updates span[0] to span[1], as `data.loader.training_batches` makes them."""
-        return training_batches(data, plan, recipe, config, device, *span, workers, quick, sizes, crops)
+    def batches(self, data: Any, recipe: Recipe, config: dict[str, Any], stretch: Stretch) -> Iterator[Batch]:
+        """The micro-batches of some updates, as `data.loader.training_batches` makes them."""
+        return training_batches(data, recipe, config, stretch)
 
     def mixing(
         self, recipe: Recipe, plan: Plan, model: nn.Module, data: Any, config: dict[str, Any]
