@@ -81,9 +81,7 @@ def table_of(names: list[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return tuple(classes), tuple(table)
 
 
-def pair_up(
-    pictures: Path, maps: Path, classes: tuple[str, ...], table: tuple[int, ...], names: list[str] | None = None
-) -> Scenes:
+def pair_up(pictures: Path, maps: Path, classes: tuple[str, ...], table: tuple[int, ...]) -> Scenes:
     """Scenes of the pictures in one folder and the maps of the same names in another.
 
     Args:
@@ -91,11 +89,9 @@ def pair_up(
         maps: The folder of label maps.
         classes: Names of the classes.
         table: What each number in a map stands for.
-        names: Take only pictures of these names, without their endings.
     """
     known = {path.stem: path for path in sorted(maps.rglob("*")) if path.suffix.lower() in (".png", ".bmp", ".tif")}
     found = [path for path in sorted(pictures.rglob("*")) if path.suffix.lower() in PICTURES]
-    found = found if names is None else [path for path in found if path.stem in set(names)]
     entries = [MapEntry(path, known[path.stem], table) for path in found if path.stem in known]
     left_out = Counter({"pictures without a label map were left out": len(found) - len(entries)})
     return Scenes(entries, read_map, classes, str(pictures), frozenset({"label_map"}), +left_out)

@@ -24,7 +24,7 @@ from .dense import IGNORED, Scenes, Target, cut_box
 from .dense_voc import read_boxes
 
 LISTS = {"train": "trainval.txt", "val": "test.txt"}
-PET, BACKGROUND, BORDER = 1, 2, 3
+PET, BACKGROUND = 1, 2
 Kind = Literal["breeds", "species", "heads"]
 
 

@@ -14,24 +14,26 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from .dense import IGNORED, Scenes, Target, cut_box, read_label_map
+from .dense import IGNORED, Scenes, Target, cut_box
+from .dense_maps import MapEntry, read_map
 from .sources import SPLITS
 
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
+TABLE = (*range(len(CLASSES) + 1), *[-1] * (254 - len(CLASSES)), IGNORED)
+"""Number in a label map → class; 0 is the background."""
 
 
 @dataclass(frozen=True)
 class VocEntry:
-    """A picture with boxes, or with the file of its label map."""
+    """A picture with boxes."""
 
     path: Path
-    boxes: tuple[tuple[float, float, float, float], ...] = ()
-    labels: tuple[int, ...] = ()
-    difficult: tuple[bool, ...] = ()
-    label_map: Path | None = None
+    boxes: tuple[tuple[float, float, float, float], ...]
+    labels: tuple[int, ...]
+    difficult: tuple[bool, ...]
 
 
 def open_voc(root: Path, split: str, label_maps: bool = False) -> Scenes:
@@ -44,10 +46,8 @@ def open_voc(root: Path, split: str, label_maps: bool = False) -> Scenes:
     """
     names = _names(root, split, "Segmentation" if label_maps else "Main")
     if label_maps:
-        entries = [
-            VocEntry(_picture(root, name), label_map=root / "SegmentationClass" / f"{name}.png") for name in names
-        ]
-        return Scenes(entries, read_voc, ("background", *CLASSES), f"{root} ({split})", frozenset({"label_map"}))
+        maps = [MapEntry(_picture(root, name), root / "SegmentationClass" / f"{name}.png", TABLE) for name in names]
+        return Scenes(maps, read_map, ("background", *CLASSES), f"{root} ({split})", frozenset({"label_map"}))
     left_out: Counter[str] = Counter()
     found = {name: read_boxes(root / "Annotations" / f"{name}.xml") for name in names}
     classes = _classes(root, {each for _, objects in found.values() for each, _, _ in objects})
@@ -110,11 +110,6 @@ def _picture(root: Path, name: str) -> Path:
 
 def read_voc(entry: VocEntry) -> tuple[Image.Image, Target]:
     """Picture and target of an entry."""
-    if entry.label_map is not None:
-        table = torch.full((256,), -1)
-        table[: len(CLASSES) + 1] = torch.arange(len(CLASSES) + 1)
-        table[255] = IGNORED
-        return Image.open(entry.path), Target(label_map=read_label_map(entry.label_map, table))
     boxes = torch.tensor(entry.boxes).reshape(-1, 4)  # (n, 4)
     labels, crowd = torch.tensor(entry.labels, dtype=torch.long), torch.tensor(entry.difficult, dtype=torch.bool)
     return Image.open(entry.path), Target(boxes, labels, None, None, crowd)

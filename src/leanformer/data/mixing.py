@@ -57,7 +57,8 @@ class Mixing:
     def __call__(self, batch: Batch) -> Batch:
         """The batch mixed, all its views alike; its labels become targets."""
         if not any(self.alphas):
-            return replace(batch, labels=self._smoothed(batch.labels)) if self.labelled else batch
+            smooths = self.labelled and self.smoothing
+            return replace(batch, labels=soft_targets(batch.labels, self.classes, self.smoothing)) if smooths else batch
         mix = self.draw(tuple(batch.images.shape[2:]))
         images, views = mix(batch.images), {size: mix(view) for size, view in batch.views.items()}
         labels = batch.labels
@@ -78,8 +79,14 @@ class Mixing:
         height, width = size
         return Mix(float(share), (top / height, bottom / height, left / width, right / width))
 
-    def _smoothed(self, labels: Tensor) -> Tensor:
-        if not self.smoothing:
-            return labels
-        hard = F.one_hot(labels, self.classes).float()  # (B, classes)
-        return hard * (1 - self.smoothing) + self.smoothing / self.classes
+
+def soft_targets(targets: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
+    """Class indices (B,) or soft labels (B, K) as distributions (B, K), smoothed towards the uniform one.
+
+    >>> import torch
+    >>> soft_targets(torch.tensor([1]), 2, smoothing=0.5)
+    tensor([[0.2500, 0.7500]])
+    """
+    if targets.ndim == 1:
+        targets = F.one_hot(targets.long(), classes)
+    return targets.float() * (1 - smoothing) + smoothing / classes

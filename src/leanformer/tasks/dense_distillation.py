@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Objective, Step
-from ..train.objectives import logits_of, objective
+from ..core import Step
+from ..train.objectives import FromTeacher, logits_of, objective
 
 PLACES = ("backbone", "features")
 """Where detectors and segmenters have the module that gives their maps."""
@@ -35,7 +35,7 @@ class Maps(nn.Module):
 
 
 @objective("pyramid")
-class PyramidDistillation(Objective):
+class PyramidDistillation(FromTeacher):
     """Mean squared difference of the feature maps, a mean over the maps.
 
     >>> PyramidDistillation(weight=0.5).weight
@@ -43,12 +43,8 @@ class PyramidDistillation(Objective):
     """
 
     def __init__(self, weight: float = 1.0, teacher: str = "teacher"):
-        super().__init__()
-        self.weight, self.teacher = weight, teacher
+        super().__init__(weight, teacher)
         self.at = ""
-
-    def needs_labels(self) -> bool:
-        return False
 
     def prepare(self, student: nn.Module) -> None:
         """Find where the student has its maps.
@@ -81,7 +77,7 @@ class PyramidDistillation(Objective):
 
 
 @objective("pixels")
-class PixelDistillation(Objective):
+class PixelDistillation(FromTeacher):
     """The teacher's distribution over the classes at every pixel, at a temperature.
 
     >>> PixelDistillation(temperature=2.0).temperature
@@ -89,14 +85,8 @@ class PixelDistillation(Objective):
     """
 
     def __init__(self, temperature: float = 1.0, weight: float = 1.0, teacher: str = "teacher"):
-        super().__init__()
-        self.temperature, self.weight, self.teacher = temperature, weight, teacher
-
-    def needs_labels(self) -> bool:
-        return False
-
-    def teacher_taps(self) -> dict[str, frozenset[str]]:
-        return {self.teacher: frozenset()}
+        super().__init__(weight, teacher)
+        self.temperature = temperature
 
     def forward(self, step: Step) -> dict[str, Tensor]:
         student, teacher = (logits_of(view.output) for view in (step.student, step.teacher(self.teacher)))

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..core import Objective, Step
+from ..core import Step
 from ..data.sources import Data, Stream
 from .evaluation import Conditions
 from .judging import Neighbours, judge_by_neighbours
-from .objectives import logits_of, objective
+from .objectives import FromTeacher, logits_of, objective
 
 NEIGHBOURS = 20
 FLOOR = 1e-3
@@ -35,7 +35,7 @@ def missed_share(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 @objective("answer_features")
-class AnswerFeatures(Objective):
+class AnswerFeatures(FromTeacher):
     """The teacher's features as the target of the student's; both are backbones without a head.
 
     Where the images have labels, these are only used to judge the features by neighbours.
@@ -45,15 +45,8 @@ class AnswerFeatures(Objective):
     """
 
     def __init__(self, weight: float = 1.0, teacher: str = "teacher"):
-        super().__init__()
-        self.weight, self.teacher = weight, teacher
+        super().__init__(weight, teacher)
         self.bank: Data | None = None
-
-    def needs_labels(self) -> bool:
-        return False
-
-    def teacher_taps(self) -> dict[str, frozenset[str]]:
-        return {self.teacher: frozenset()}
 
     def data_form(self, data: Any, seed: int) -> Any:
         """The images without their labels, which are kept for judging."""

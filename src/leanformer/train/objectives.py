@@ -97,37 +97,8 @@ class CrossEntropy(Objective):
         return {"cross_entropy": self.weight * loss}
 
 
-@objective("soft")
-class SoftDistillation(Objective):
-    """The teacher's whole distribution, at a temperature.
-
-    >>> SoftDistillation(temperature=2.0) + CrossEntropy(weight=0.1)  # doctest: +ELLIPSIS
-    Sum(...
-    """
-
-    def __init__(self, temperature: float = 1.0, weight: float = 1.0, teacher: str = "teacher"):
-        super().__init__()
-        self.temperature, self.weight, self.teacher = temperature, weight, teacher
-
-    def needs_labels(self) -> bool:
-        return False
-
-    def teacher_taps(self) -> dict[str, frozenset[str]]:
-        return {self.teacher: frozenset()}
-
-    def forward(self, step: Step) -> dict[str, Tensor]:
-        teacher = logits_of(step.teacher(self.teacher).output)
-        loss = soft_cross_entropy(logits_of(step.student.output), teacher, self.temperature)
-        return {"soft": self.weight * loss}
-
-
-@objective("hard")
-class HardDistillation(Objective):
-    """The teacher's first choice as label.
-
-    >>> HardDistillation(weight=0.5).teacher_taps()
-    {'teacher': frozenset()}
-    """
+class FromTeacher(Objective):
+    """Base of the objectives that learn from what a teacher says, and need no labels."""
 
     def __init__(self, weight: float = 1.0, teacher: str = "teacher"):
         super().__init__()
@@ -138,6 +109,33 @@ class HardDistillation(Objective):
 
     def teacher_taps(self) -> dict[str, frozenset[str]]:
         return {self.teacher: frozenset()}
+
+
+@objective("soft")
+class SoftDistillation(FromTeacher):
+    """The teacher's whole distribution, at a temperature.
+
+    >>> SoftDistillation(temperature=2.0) + CrossEntropy(weight=0.1)  # doctest: +ELLIPSIS
+    Sum(...
+    """
+
+    def __init__(self, temperature: float = 1.0, weight: float = 1.0, teacher: str = "teacher"):
+        super().__init__(weight, teacher)
+        self.temperature = temperature
+
+    def forward(self, step: Step) -> dict[str, Tensor]:
+        teacher = logits_of(step.teacher(self.teacher).output)
+        loss = soft_cross_entropy(logits_of(step.student.output), teacher, self.temperature)
+        return {"soft": self.weight * loss}
+
+
+@objective("hard")
+class HardDistillation(FromTeacher):
+    """The teacher's first choice as label.
+
+    >>> HardDistillation(weight=0.5).teacher_taps()
+    {'teacher': frozenset()}
+    """
 
     def forward(self, step: Step) -> dict[str, Tensor]:
         labels = logits_of(step.teacher(self.teacher).output).argmax(-1)  # (B,)
@@ -184,7 +182,7 @@ class DistillationToken(Objective):
         return {"cross_entropy": (1 - self.weight) * labels, f"{self.kind}_token": self.weight * distilled}
 
 
-class _Inner(Objective):
+class _Inner(FromTeacher):
     """Base of the objectives that compare inner outputs of student and teacher, path by path."""
 
     def __init__(
@@ -195,16 +193,13 @@ class _Inner(Objective):
         teacher: str = "teacher",
         layout: str = "auto",
     ):
-        super().__init__()
+        super().__init__(weight, teacher)
         self.at = (at,) if isinstance(at, str) else tuple(at)
         other = self.at if teacher_at is None else teacher_at
         self.teacher_at = (other,) if isinstance(other, str) else tuple(other)
         if len(self.at) != len(self.teacher_at):
             raise ValueError(f"{len(self.at)} places in the student but {len(self.teacher_at)} in the teacher")
-        self.weight, self.teacher, self.layout = weight, teacher, layout
-
-    def needs_labels(self) -> bool:
-        return False
+        self.layout = layout
 
     def student_taps(self) -> frozenset[str]:
         return frozenset(self.at)

@@ -1,10 +1,8 @@
 """A recipe is everything that decides the numbers of a training run but the model, the teacher and the data."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from ..core.spec import parse_setting
 from ..fields import Count, Share, Within, check_fields, shown
 
 Length = Annotated[float, Within(0, 10**6)]
@@ -83,14 +81,6 @@ class Recipe:
             if name not in known:
                 raise ValueError(f"a recipe has no setting '{name}'; its settings: {', '.join(known)}")
         return dataclasses.replace(self, **changes)
-
-    def with_settings(self, settings: Iterable[str]) -> Self:
-        """A copy with settings written as on the command line.
-
-        >>> Recipe().with_settings(["epochs=3", "crop_scale=(0.5,1.0)"]).crop_scale
-        (0.5, 1.0)
-        """
-        return self.replace(**dict(parse_setting(setting) for setting in settings))
 
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values."""

@@ -19,18 +19,8 @@ from torch import Tensor, nn
 from ..core import Objective, Step, blocks_of, decision_paths, input_of, single_patches, trace
 from ..core.reduce import refuse_untraceable
 from ..data.label_maps import LabelMaps, Place, with_places
+from ..data.mixing import soft_targets
 from .objectives import objective
-
-
-def soft_targets(targets: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
-    """Class indices (B,) or soft labels (B, K) as distributions (B, K), smoothed towards the uniform one.
-
-    >>> soft_targets(torch.tensor([1]), 2, smoothing=0.5)
-    tensor([[0.2500, 0.7500]])
-    """
-    if targets.ndim == 1:
-        targets = F.one_hot(targets.long(), classes)
-    return targets.float() * (1 - smoothing) + smoothing / classes
 
 
 def mix_targets(targets: Tensor, mixed: Tensor) -> Tensor:
