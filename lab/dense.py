@@ -27,6 +27,8 @@ from leanformer.measure import choose, console, count, interleave, record, write
 from leanformer.papers.repa.dense import ADE20K, COCO, SIZES, TABLE6, build_dense
 from leanformer.tasks.pyramid import features_of, with_features
 
+from .arguments import device_of
+
 FORMS = ("eager", "backbone", "compiled backbone", "optimised")
 POOLFORMERS = ("PoolFormer-S12", "RIFormer-S12", "PoolFormer-S24", "RIFormer-S24")
 KINDS = {"RetinaNet": "retinanet", "Mask R-CNN": "mask_rcnn", "Semantic FPN": "fpn"}
@@ -109,7 +111,7 @@ def dense(
     unknown = [form for form in forms if form not in FORMS]
     if unknown:
         raise ValueError(f"unknown form '{unknown[0]}'; known: {', '.join(FORMS)}")
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = device_of(device)
     every = {entry.label: entry for entry in entries()}
     chosen = [every[label] for label in choose(every, only)]
     rows: list[Timed] = []

@@ -27,6 +27,7 @@ from .contest import Conditions, compiled_forms
 from .fresh_device import fresh_device
 from .suite import Options, rows_of_this_commit
 from .suite_rows import Entry
+from .tables import as_table, number
 
 MODELS = {
     "vision_transformer": "vit_small_patch16_224",
@@ -225,19 +226,15 @@ def families_table(rows: Sequence[FamilyRow]) -> Table:
     >>> families_table([]).row_count
     0
     """
-    table = Table(title="lf.optimize against torch.compile, in a graph where that is faster", title_justify="left")
-    measured = ("compiled", "optimised", "ratio", "±", "searched", "ratio ", "± ")
-    for name in ("family", "model", "method", "batch", *measured, "loss"):
-        table.add_column(name, justify="left" if name in ("family", "model", "method", "loss") else "right")
+    lines = []
     for row in rows:
         compiled = max((rate for form, rate in row.forms.items() if form.startswith("compiled")), default=None)
-        figures = [_number(compiled, ",.0f")]
-        for form in ("optimised", "searched"):
-            figures += [_number(row.forms.get(form), ",.0f"), _number(row.ratios.get(form), ".2f")]
-            figures += [_number(row.ratio_spread.get(form), ".1%")]
-        table.add_row(row.family, row.model, row.method, str(row.batch), *figures, row.failed or row.loss)
-    return table
-
-
-def _number(value: float | None, how: str) -> str:
-    return "" if value is None else format(value, how)
+        line = {"family": row.family, "model": row.model, "method": row.method, "batch": str(row.batch)}
+        line["compiled"] = number(compiled, ",.0f")
+        for form, blank in (("optimised", ""), ("searched", " ")):
+            line[form] = number(row.forms.get(form), ",.0f")
+            line[f"ratio{blank}"] = number(row.ratios.get(form), ".2f")
+            line[f"±{blank}"] = number(row.ratio_spread.get(form), ".1%")
+        lines.append({**line, "loss": row.failed or row.loss})
+    title = "lf.optimize against torch.compile, in a graph where that is faster"
+    return as_table(title, lines, left=("family", "model", "method", "loss"))

@@ -11,12 +11,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from leanformer.backbones import create, load
-from leanformer.core import has_card, parse_options
 from leanformer.measure import console
 from leanformer.visualise import Figure, deep_attention, removed_tokens, token_similarity
 
-from .arguments import Set
+from .arguments import Set, open_model
 
 Kind = Literal["removed-tokens", "token-similarity", "deep-attention"]
 FIGURES: dict[str, Callable[..., Figure]] = {
@@ -44,9 +42,7 @@ def figure(
         arguments: An argument of the model as name=value; may be given several times.
         output: The file to write, .png or .svg; by default the figure's name as PNG.
     """
-    known = Path(model).is_file() and has_card(Path(model))
-    opened = load(model) if known else create(model, checkpoint, **parse_options(arguments))
-    drawn = FIGURES[kind](opened.eval(), list(image))
+    drawn = FIGURES[kind](open_model(model, checkpoint, arguments).eval(), list(image))
     written = drawn.save(output or Path(f"{kind}.png"))
     console().print(drawn.summary, highlight=False, markup=False)
     console().print(f"wrote {written}")

@@ -21,6 +21,7 @@ from leanformer.data import Arrays, EvaluationView, open_data
 from leanformer.measure import choose, commit, console, count, record, write_result
 from leanformer.search.plan import Plan
 
+from .arguments import device_of
 from .studies.file_lock import file_lock, read_row, write_row
 
 Build = Callable[[nn.Module], nn.Module]
@@ -115,7 +116,7 @@ def imagenet(
         runs: Folder of the run folders; several processes may share it.
         output: The result file.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = device_of(device)
     teacher = teacher_of(checkpoint)
     rows = students(plans)
     chosen = choose(rows, only)

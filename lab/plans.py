@@ -27,6 +27,7 @@ from leanformer.search.explore import Explorer
 from leanformer.search.judge import Judge
 from leanformer.search.plan import Plan, Space, space_of
 
+from .arguments import device_of
 from .imagenet import LEAN, answers_of, judged, photographs, teacher_of, unlabelled
 
 EVERY = tuple(range(12))
@@ -124,7 +125,7 @@ def plans(
 
 
 def _place(device: str | None, batch: int, dtype: str | None) -> Place:
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = device_of(device)
     kind = dtype or ("bfloat16" if where.type == "cuda" else "float32")
     return Place(where, batch, getattr(torch, kind))
 

@@ -12,12 +12,11 @@ import torch
 import tyro
 
 import leanformer as lf
-from leanformer.core import fuse, input_of, parse_method
+from leanformer.core import input_of
 from leanformer.measure import LoadByOthers, record, time_calls, write_result
 
-from .serve_load import pictures
-
-Apply = Annotated[tuple[str, ...], tyro.conf.arg(name="apply"), tyro.conf.UseAppendAction]
+from .arguments import Apply, open_model
+from .serve_load import write_pictures
 
 
 def own_rate(model: Any, batch: int, device: torch.device, repeats: int) -> float:
@@ -54,14 +53,11 @@ def predict_bench(
         device: cpu or cuda.
         output: A JSON file for the figures.
     """
-    opened = lf.load(model) if model.endswith(".safetensors") else lf.create(model)
-    lean, place = fuse(lf.apply(opened, *map(parse_method, methods))), torch.device(device)
+    lean, place = lf.fuse(open_model(model, methods=methods)), torch.device(device)
     rates, shares, bound, others = [], {}, "", LoadByOthers()
     with tempfile.TemporaryDirectory() as folder:
-        files, photos = pictures(), Path(folder) / "photos"
-        photos.mkdir()
-        for index in range(0 if source else images):
-            (photos / f"{index}.jpg").write_bytes(files[index % len(files)])
+        photos = Path(folder) / "photos"
+        write_pictures(photos, 0 if source else images)
         for _ in range(turns):
             own = own_rate(lean, batch_size, place, 5)
             answers = lf.predict(lean, source or photos, device=device, batch_size=batch_size, dtype="float32")

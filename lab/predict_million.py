@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-import leanformer as lf
 from leanformer.core import input_of
 from leanformer.measure import record, write_result
 from leanformer.prediction import Predictions, Records, Settings, open_records
+
+from .arguments import open_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +128,7 @@ def predict_million(
         output: A JSON file for the figures.
     """
     settings = Settings(top=1, embed="float16", batch_size=batch_size, device=device, optimized=optimized)
-    opened = lf.load(model) if model.endswith(".safetensors") else lf.create(model)
+    opened = open_model(model)
     answers = Watched(opened, Repeated(open_records(pack), rows), settings, workers)
     before = model_rate(answers)
     with tempfile.TemporaryDirectory() as folder:

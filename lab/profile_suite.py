@@ -15,6 +15,7 @@ from leanformer.measure import Profile, Profiles, console
 from leanformer.measure import profile as measure
 from leanformer.visualise import latency_breakdown
 
+from .arguments import device_of
 from .compile_together import compile_together
 from .fresh_device import fresh_device
 from .part_by_part import latency_part_by_part
@@ -57,7 +58,7 @@ def profile(
         output: Write the result as JSON, for example results/profile.json.
         figure: Draw stacked bars as PNG or SVG.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = device_of(device)
     kind = dtype or ("bfloat16" if place.type == "cuda" else "float32")
     many = built_up_batch or (2048 if place.type == "cuda" else 1)
     jobs = [Part(name, place, batch, kind, mode, repeats) for name in FFN_SHARES for mode in modes]
@@ -103,8 +104,9 @@ def _published(name: str) -> nn.Module:
 
 def beside_papers(rows: tuple[Profile, ...]) -> Table:
     """The papers' shares beside ours. The papers do not say to which component they add the norms."""
-    table = Table("figure", "model", "mode", "component", "paper", "ours", title="shares of the latency")
-    table.title_justify = "left"
+    table = Table(
+        "figure", "model", "mode", "component", "paper", "ours", title="shares of the latency", title_justify="left"
+    )
     for row in rows:
         if row.model in FFN_SHARES:
             paper, where, component = FFN_SHARES[row.model], "RePaFormer, Figure 3", "FFN"

@@ -22,26 +22,27 @@ import tyro
 from PIL import Image
 
 import leanformer as lf
-from leanformer.core import parse_method
 from leanformer.measure import LoadByOthers, record, write_result
 
+from .arguments import Apply, open_model
 from .process_group import process_group
 
 USERS = Path(__file__).parents[1] / "examples" / "serve" / "locustfile.py"
 SIZES = ((224, 224), (320, 240), (500, 375), (375, 500))
 """Widths and heights of the pictures."""
-Apply = Annotated[tuple[str, ...], tyro.conf.arg(name="apply"), tyro.conf.UseAppendAction]
 
 
-def pictures() -> list[bytes]:
-    """JPEG files of smooth random colours, the same in every run."""
+def write_pictures(folder: Path, count: int) -> None:
+    """A folder of so many JPEG files of smooth random colours, the same in every run."""
+    folder.mkdir()
     files, draws = [], random.Random(0)
     for size in SIZES:
         few = Image.frombytes("RGB", (16, 16), draws.randbytes(16 * 16 * 3))
         file = io.BytesIO()
         few.resize(size, Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
         files.append(file.getvalue())
-    return files
+    for index in range(count):
+        (folder / f"{index}.jpg").write_bytes(files[index % len(files)])
 
 
 def percentile(times: dict[str, int], share: float) -> float:
@@ -131,13 +132,10 @@ def serve_load(
         device: cpu or cuda.
         output: A JSON file for the figures.
     """
-    opened = lf.load(model) if model.endswith(".safetensors") else lf.create(model)
-    lean = lf.fuse(lf.apply(opened, *map(parse_method, methods)))
+    lean = lf.fuse(open_model(model, methods=methods))
     with tempfile.TemporaryDirectory() as place:
-        folder, files, others = Path(place), pictures(), LoadByOthers()
-        (folder / "photos").mkdir()
-        for index in range(images):
-            (folder / "photos" / f"{index}.jpg").write_bytes(files[index % len(files)])
+        folder, others = Path(place), LoadByOthers()
+        write_pictures(folder / "photos", images)
         before = predict_rate(lean, folder / "photos", device, max_batch)
         options = ["--device", device, "--max-batch", str(max_batch)]
         row = put_load(lf.save(lean, folder / "model.safetensors"), options, clients, seconds, folder)

@@ -1,5 +1,6 @@
 """python -m lab study: a teacher, the students made from it, several seeds, one table."""
 
+import dataclasses
 import functools
 import os
 import sys
@@ -16,7 +17,7 @@ from leanformer.visualise import trade_off
 
 from .arguments import Set
 from .process_group import end_with_starter, process_group
-from .studies.digest import as_table, losses, points, summary
+from .studies.digest import losses, points, summary
 from .studies.dino import DinoStudy, study_dino
 from .studies.evit import evit
 from .studies.metaformers import metaformers
@@ -29,6 +30,7 @@ from .studies.student import Study
 from .studies.study import run_study
 from .studies.vit_small import vit_small
 from .studies.vit_tiny import vit_tiny
+from .tables import as_table
 
 STUDIES: dict[str, Callable[..., Study]] = {
     "vit_tiny": vit_tiny, "riformer": riformer, "metaformers": metaformers, "vit_small": vit_small,
@@ -39,22 +41,12 @@ STUDIES: dict[str, Callable[..., Study]] = {
 
 def study(
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")],
-    data: str,
-    epochs: int = 12,
-    teacher_epochs: int = 12,
-    seeds: tuple[int, ...] = (0,),
+    scale: Annotated[Scale, tyro.conf.arg(name="")],
     checkpoint: Path | None = None,
     teacher: Path | None = None,
     other: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     arguments: Set = (),
     only: str = "",
-    batch_size: int = 256,
-    learning_rate: float | None = None,
-    images: int | None = None,
-    first_classes: int | None = None,
-    device: str | None = None,
-    precision: Literal["no", "bf16", "fp16"] = "no",
-    compile: bool = False,
     workers: int = 1,
     measure: Literal["after", "only", "never"] = "after",
     measure_batch: int = 256,
@@ -74,10 +66,7 @@ def study(
             paper's ablations on LV-ViT+-Ti), evit (the paper's tables on a DeiT) or dino (a ViT pre-trained without
             labels, with and without RePa, then EViT and ToMe on it; --teacher-epochs of DINO, --set
             dino=prototypes=4096,local_crops=6 for its own settings).
-        data: A data set with the splits train and val: a folder, or pack:PATH.
-        epochs: Epochs of each student.
-        teacher_epochs: Epochs of the teacher.
-        seeds: Each student is trained once for every seed.
+        scale: The data, and at which size the study is run.
         checkpoint: Weights that the teacher's backbone starts from.
         teacher: A trained teacher, as a leanformer checkpoint, instead of training one.
         other: One of the study's other teachers as name=file, a leanformer checkpoint or ImageNet weights, instead of
@@ -85,13 +74,6 @@ def study(
         arguments: An argument of the backbone as name=value; may be given several times.
         only: Only the students whose name contains this text, or the one whose whole name it is; several texts are
             parted by |.
-        batch_size: Images an update.
-        learning_rate: The students' instead of the study's own; the teacher's as well where the study has none for it.
-        images: Only the first so many training images.
-        first_classes: Only the images of the first so many classes.
-        device: cpu, cuda, …; the fastest there is by default.
-        precision: no, bf16 or fp16.
-        compile: Compile teacher and student for training.
         workers: Processes that share the queue of runs, on one GPU too: one compiles while another one trains. When
             timing, so many compile at the same time and are timed in turn.
         measure: When the fused students are timed beside the teacher: after training, only that, or never.
@@ -112,17 +94,13 @@ def study(
         chosen = build()
         chosen.chosen(only)  # before data are opened, if there is none
         given = _given(chosen, teacher, other)
-    scale = Scale(
-        data=data, epochs=epochs, teacher_epochs=teacher_epochs, seeds=seeds, batch_size=batch_size,
-        learning_rate=learning_rate, images=images, first_classes=first_classes, device=device, precision=precision,
-        compile=compile,
-        command=_of_any_row(
-            name, data=data, checkpoint=checkpoint, teacher=teacher, other=other, set=arguments,
-            teacher_epochs=None if teacher else teacher_epochs, images=images, first_classes=first_classes,
-            batch_size=batch_size, device=device, precision=None if precision == "no" else precision,
-            compile=compile or None,
-        ),
+    command = _of_any_row(
+        name, data=scale.data, checkpoint=checkpoint, teacher=teacher, other=other, set=arguments,
+        teacher_epochs=None if teacher else scale.teacher_epochs, images=scale.images,
+        first_classes=scale.first_classes, batch_size=scale.batch_size, device=scale.device,
+        precision=None if scale.precision == "no" else scale.precision, compile=scale.compile or None,
     )  # fmt: skip
+    scale = dataclasses.replace(scale, command=command)
     output = output or Path("results") / f"study_{name}.json"
     runs = runs or Path("runs") / f"study-{name}"
     if build is None or chosen is None:

@@ -7,14 +7,12 @@ import tyro
 from rich.table import Table
 from torch import nn
 
-import leanformer as lf
-from leanformer.core import parse_options
 from leanformer.data import Data, check_fit, open_data
 from leanformer.measure import choose, console, count, record, rows_to_resume, write_result
 from leanformer.train import evaluate
 from leanformer.visualise import trade_off
 
-from .arguments import Set
+from .arguments import Set, open_model
 from .studies.training_free import drawn, exported
 from .studies.training_free import training_free as candidates_of
 
@@ -51,7 +49,7 @@ def training_free(
         output: Write the result as JSON after each row; the same command goes on where it was interrupted. Result
             files of exports beside it are shown too.
     """
-    opened = _opened(model, checkpoint, arguments).to(device)
+    opened = open_model(model, checkpoint, arguments).to(device)
     images = open_data(data, split)
     check_fit(opened, images)
     about = {"model": model, "methods": [], "data": Path(data).name, "images": len(images), "crop": crop}
@@ -77,15 +75,6 @@ def training_free(
         console().print(f"wrote {trade_off(drawn(rows) or rows, x='macs', by='family').save(figure)}")
 
 
-def _opened(model: str, checkpoint: Path | None, arguments: tuple[str, ...]) -> nn.Module:
-    """A model by its name, or from a leanformer checkpoint."""
-    if Path(model).suffix != ".safetensors":
-        return lf.create(model, checkpoint, **parse_options(arguments))
-    if checkpoint is not None or arguments:
-        raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
-    return lf.load(model)
-
-
 def _accuracy(model: nn.Module, images: Data, crop: float, device: str, batch_size: int) -> dict[str, Any]:
     found = evaluate(model, images, batch_size=batch_size, device=device, crop=crop)
     return {"top1": found.top1, "top5": found.top5, "macs": count(model).macs}
@@ -93,8 +82,7 @@ def _accuracy(model: nn.Module, images: Data, crop: float, device: str, batch_si
 
 def table_of(model: str, rows: list[dict[str, Any]]) -> Table:
     """The rows as a table for people."""
-    columns = {"top1": "top-1", "top5": "top-5", "macs": "MACs"}
-    table = Table("family", "model", *columns.values(), title=f"{model}, without training")
+    table = Table("family", "model", "top-1", "top-5", "MACs", title=f"{model}, without training")
     for row in rows:
         table.add_row(
             row["family"], row["model"], f"{row['top1']:.1f}", f"{row['top5']:.1f}", f"{row['macs'] / 1e9:.3f} G"

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from ..contest import is_timms
+from ..tables import as_table
 
 COMMAND = "command"
 
@@ -144,18 +145,3 @@ def summary(name: str, rows: Sequence[dict[str, Any]]) -> Table:
     """
     lines = [{column: text for column, text in line.items() if column != COMMAND} for line in digest(rows)]
     return as_table(f"study {name}", lines)
-
-
-def as_table(title: str, lines: Sequence[dict[str, str]]) -> Table:
-    """Lines of column → text as a rich table, without the columns that nothing fills.
-
-    >>> as_table("none", []).row_count
-    0
-    """
-    table = Table(title=title, title_justify="left")
-    columns = [column for column in (lines[0] if lines else ()) if any(line[column] for line in lines)]
-    for column in columns:
-        table.add_column(column, justify="left" if column == "student" else "right")
-    for line in lines:
-        table.add_row(*(line[column] for column in columns))
-    return table

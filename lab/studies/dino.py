@@ -9,24 +9,23 @@ A row that is in the result file is not made again, and a run that was cut short
 """
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import nn
 
 import leanformer as lf
 from leanformer.backbones import create, load
 from leanformer.core import Method, apply, fuse, parse_options
-from leanformer.data import Arrays, Data, open_data
+from leanformer.data import Data
 from leanformer.measure import commit, compare, console, count, record, write_result
 from leanformer.methods import EViT, RePa, ToMe
 from leanformer.tasks import dino
 from leanformer.train import extract_features, fit, knn_accuracy, linear_probe
 
-from .rows import rows_in
+from ..tables import as_table
+from .rows import has_row, rows_in
 from .scale import Scale
 
 PUBLISHED_FOR_OURS = lf.recipes.PUBLISHED["dino_tiny_images"]
@@ -83,7 +82,7 @@ class DinoStudy:
         Args:
             only: only the models whose name contains this text.
         """
-        train, val = (self._limited(open_data(self.scale.data, split), split) for split in ("train", "val"))
+        train, val = self.scale.data_sets()
         for seed in self.scale.seeds:
             for name in PRE_TRAINED:
                 if only in name or (name == "ViT" and any(only in each for each in AFTERWARDS)):
@@ -175,26 +174,12 @@ class DinoStudy:
         ).rows  # fmt: skip
         return rows[1].throughput / rows[0].throughput
 
-    def _limited(self, data: Data, split: str) -> Data:
-        images, classes = self.scale.images, self.scale.first_classes
-        if images is None and classes is None:
-            return data
-        if not isinstance(data, Arrays):
-            raise ValueError("only packs and arrays can be cut to a number of images or classes")
-        mine = torch.nonzero(data.labels < (classes or 10**9))[:, 0]
-        mine = mine[:images] if split == "train" else mine
-        return dataclasses.replace(data, images=data.images[mine], labels=data.labels[mine])
-
     def _folder(self, name: str, seed: int) -> Path:
         return self.runs / f"{name.replace(' ', '-')}-{seed}"
 
     def _known(self, model: str, seed: int, epoch: int) -> bool:
         wanted = {"model": model, "seed": seed, "epoch": epoch, **self._facts()}
-        return any(wanted.items() <= row.items() for row in self._rows())
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        for row in rows_in(self.output):
-            yield {key: value for key, value in row.items() if not isinstance(value, dict | list)}
+        return has_row(rows_in(self.output), wanted)
 
     def _facts(self) -> dict[str, Any]:
         return {**self.scale.facts(), "teacher_epochs": self.scale.teacher_epochs}
@@ -206,19 +191,6 @@ class DinoStudy:
         write_result(record("study dino", rows, self.scale.torch_device), self.output)
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
-    """The rows for people: neighbours and linear classifier over the epochs.
-
-    Args:
-        rows: as `DinoStudy.run` returns them.
-    """
-    drawn = Table(*SHOWN, title="features without labels", title_justify="left")
-    for row in rows:
-        cells = (row.get(key, "") for key in SHOWN)
-        drawn.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells))
-    return drawn
-
-
 def study_dino(study: DinoStudy, only: str) -> None:
     """Run the study and print its table.
 
@@ -226,4 +198,6 @@ def study_dino(study: DinoStudy, only: str) -> None:
         study: what to run.
         only: only the models whose name contains this text.
     """
-    console().print(table(study.run(only)))
+    rows = ({key: row[key] for key in SHOWN if row.get(key) is not None} for row in study.run(only))
+    lines = [{k: f"{cell:.2f}" if isinstance(cell, float) else str(cell) for k, cell in row.items()} for row in rows]
+    console().print(as_table("features without labels", lines, left=("model",)))

@@ -22,6 +22,15 @@ def rows_in(output: Path) -> list[dict[str, Any]]:
     return read_rows(output) if output.exists() else []
 
 
+def has_row(rows: Iterable[dict[str, Any]], wanted: dict[str, Any]) -> bool:
+    """Whether one of the rows says all that is wanted.
+
+    >>> has_row([{"seed": 0, "top1": 80.0}], {"seed": 1})
+    False
+    """
+    return any(all(key in row and row[key] == value for key, value in wanted.items()) for row in rows)
+
+
 def known_speeds(rows: Iterable[dict[str, Any]], runs: Path) -> dict[str, dict[str, Any]]:
     """Kind of student → what was measured for it: in the rows that have it, and by the latest timing of these runs.
 

@@ -8,19 +8,19 @@ several times shares the queue: on one GPU, one process compiles while another o
 import copy
 import dataclasses
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from leanformer.core import calibrate, card_of, fuse
-from leanformer.data import Arrays, Data, open_data, sample_images
+from leanformer.data import Data, sample_images
 from leanformer.measure import commit, count, record, write_result
 
 from .file_lock import file_lock, read_row, write_row
 from .masters import Masters, accuracy, recipe_of, train_run
-from .rows import known_speeds, rows_in
+from .rows import has_row, known_speeds, rows_in
 from .scale import Scale
 from .student import Student, Study
 
@@ -52,8 +52,7 @@ def run_study(
     missing = _own_first(list(_missing(study, scale, output, only)), *worker)
     if not missing:
         return rows_in(output)
-    train, val = (_of_classes(open_data(scale.data, split), scale.first_classes) for split in ("train", "val"))
-    train = _limited(train, scale.images)
+    train, val = scale.data_sets()
     masters = Masters(study, scale, train, val, runs, given or {})
     failed: list[str] = []
     for student, seed in missing:
@@ -80,18 +79,13 @@ def _missing(study: Study, scale: Scale, output: Path, only: str) -> Iterator[tu
     for seed in scale.seeds:
         for student in study.chosen(only):
             wanted = {"student": student.name, "seed": seed, **scale.facts()}
-            if not any(wanted.items() <= row.items() for row in _hashable(done)):
+            if not has_row(done, wanted):
                 yield student, seed
 
 
 def _own_first(missing: list[tuple[Student, int]], worker: int, workers: int) -> list[tuple[Student, int]]:
     kinds = list(dict.fromkeys(student.kind for student, _ in missing))
     return sorted(missing, key=lambda run: (kinds.index(run[0].kind) - worker) % workers)
-
-
-def _hashable(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        yield {key: value for key, value in row.items() if not isinstance(value, dict | list)}
 
 
 def _folder_name(student: Student, scale: Scale, seed: int) -> str:
@@ -135,24 +129,6 @@ def _run(
         "command": scale.command_of(student.name, seed),
         "commit": commit(),
     }
-
-
-def _of_classes(data: Data, classes: int | None) -> Data:
-    if classes is None:
-        return data
-    if not isinstance(data, Arrays):
-        raise ValueError("only packs and arrays can be cut to a number of classes")
-    mine = data.labels < classes
-    names = None if data.classes is None else data.classes[:classes]
-    return Arrays(data.images[mine], data.labels[mine], names, f"{data.name}, first {classes} classes")
-
-
-def _limited(data: Data, images: int | None) -> Data:
-    if images is None:
-        return data
-    if not isinstance(data, Arrays):
-        raise ValueError("only packs and arrays can be cut to a number of images")
-    return Arrays(data.images[:images], data.labels[:images], data.classes, f"{data.name}, first {images}")
 
 
 def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from ..backbones import adopt, create
 from ..backbones.fetching import FOLDER, HUB, fetching
 from ..core import card_json, has_card, save, set_input, write_atomically
 from ..speed import load as load_checkpoint
-from .readme import Results, model_card
+from .readme import Results, model_card, read_json
 
 CONFIG, WEIGHTS, README, PROCESSOR = "config.json", "model.safetensors", "README.md", "preprocessor_config.json"
 FILTERS = {0: "nearest", 2: "bilinear", 3: "bicubic"}
@@ -70,7 +70,7 @@ def load_folder(folder: str | os.PathLike[str], fast: bool = True) -> nn.Module:
         raise ValueError(f"{folder} is no folder with a model")
     if has_card(folder / WEIGHTS):
         return load_checkpoint(folder / WEIGHTS, fast=fast)
-    config = _json(folder / CONFIG)
+    config = read_json(folder / CONFIG, "holds no settings of a model")
     if "architecture" in config:
         return create(f"{FOLDER}{folder}", pretrained=True).eval()
     if config.get("architectures"):
@@ -112,7 +112,9 @@ def _of_transformers(folder: Path, name: str) -> nn.Module:
         raise ValueError(f"{folder} holds a {name}, which transformers {transformers.__version__} does not know")
     model = adopt(kind.from_pretrained(folder, local_files_only=True))
     processor = folder / PROCESSOR
-    return set_input(model, _view(_json(processor))) if processor.is_file() else model
+    return (
+        set_input(model, _view(read_json(processor, "holds no settings of a model"))) if processor.is_file() else model
+    )
 
 
 def _view(processor: dict[str, Any]) -> dict[str, Any]:
@@ -128,13 +130,3 @@ def _view(processor: dict[str, Any]) -> dict[str, Any]:
         shortest = size.get("shortest_edge") or size.get("height")
         view |= {"crop_pct": crop["height"] / shortest} if shortest and crop.get("height") else {}
     return view
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no settings of a model")
-    return found

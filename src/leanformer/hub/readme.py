@@ -104,7 +104,11 @@ def _use(name: str) -> str:
 
 def _result(result: str | os.PathLike[str] | Mapping[str, Any]) -> str:
     """One result as a table with how it was measured, whichever command wrote it."""
-    told = result if isinstance(result, Mapping) else _read(Path(result))
+    told = (
+        result
+        if isinstance(result, Mapping)
+        else read_json(Path(result), "is no result file: it does not hold rows or figures")
+    )
     if "final" in told:  # plan.json of lean
         rows, about = _lean_rows(told["final"]), str(told.get("about", {}).get("place", ""))
     elif "rows" in told:
@@ -126,11 +130,17 @@ def _lean_rows(final: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [before, after]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    """What a JSON file of names and values says.
+
+    Args:
+        path: The file.
+        otherwise: What to tell of a file that holds something else.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"cannot read the result {path}: {error}") from error
+        raise ValueError(f"cannot read {path}: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path} is no result file: it holds a {type(found).__name__}")
+        raise ValueError(f"{path} {otherwise}")
     return found
