@@ -121,11 +121,8 @@ def train(
     if config is not None:
         found = dino.fit(student, recipe=chosen, data=data, val=val, dino=config, output=output, settings=settings)
         return _report(found, "k-NN ")
-    if dense:
-        student = dense.around(student, data, classes)
-        known = dict(dense.teacher(spec, start) for spec in teachers)
-    else:
-        known = dict(_teacher(spec, start, classes, data) for spec in teachers)
+    student = dense.around(student, data, classes) if dense else student
+    known = dict(dense.teacher(s, start) if dense else _teacher(s, start, classes, data) for s in teachers)
     if profile is not None:
         return _profile(student, chosen, data, known, objective, settings, profile)
     result = fit(

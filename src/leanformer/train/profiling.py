@@ -58,17 +58,9 @@ def profile(
     """
     settings = Settings(**options).replace(quiet=True)
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
-    opened = open_data(data, "train", settings.seed, recipe.batch_size)
-    check_fit(model, opened)
-    chosen = choose_objective(objective, model, teachers, recipe.objective, opened)
-    teachers = in_their_roles(chosen, teachers)
-    check_teachers(chosen, teachers, model)
-    recipe = recipe.replace(learning_rate=STILL, min_learning_rate=0.0, warmup_learning_rate=0.0)
-    run = Run(model, recipe, settings, opened, None, teachers, chosen, None)
-    run.journal = Journal(None, quiet=True)
-    run.wrapped.train(not recipe.frozen_statistics)
+    run = _held_still(model, recipe, settings, data, teachers, objective)
     whole = (updates + WARM_UP) * (2 * TURNS + 1) * settings.accumulate
-    source = training_batches(opened, recipe, run.config, run.stretch(0, whole))
+    source = training_batches(run.data, run.recipe, run.config, run.stretch(0, whole))
     kept = itertools.repeat(batch := next(source))
     marks, mix = Marks(run.device), run.mix
     marked = marks.batches(source)
@@ -102,6 +94,27 @@ def profile(
         "clock_mhz": clock,
         "kept_clock_mhz": kept_clock,
     }
+
+
+def _held_still(
+    model: nn.Module,
+    recipe: Recipe,
+    settings: Settings,
+    data: Source,
+    teachers: dict[str, nn.Module],
+    objective: str | Objective | None,
+) -> Run:
+    """A run that is ready for its first update, at a learning rate that moves no weight."""
+    opened = open_data(data, "train", settings.seed, recipe.batch_size)
+    check_fit(model, opened)
+    chosen = choose_objective(objective, model, teachers, recipe.objective, opened)
+    teachers = in_their_roles(chosen, teachers)
+    check_teachers(chosen, teachers, model)
+    recipe = recipe.replace(learning_rate=STILL, min_learning_rate=0.0, warmup_learning_rate=0.0)
+    run = Run(model, recipe, settings, opened, None, teachers, chosen, None)
+    run.journal = Journal(None, quiet=True)
+    run.wrapped.train(not recipe.frozen_statistics)
+    return run
 
 
 class Marks:
