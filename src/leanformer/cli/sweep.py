@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +13,9 @@ from .checks import at_least, check_picture, open_device, output_files, share
 from .common import AS_NAMED, Built, Model
 
 if TYPE_CHECKING:
-    import torch
     from rich.table import Table
     from torch import nn
 
-    from ..data.sources import Data
 
 Vary = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
@@ -53,10 +49,12 @@ def sweep(
         figure: A .png or .svg file for accuracy against MACs.
         output: Write the result as JSON after each setting; the same command goes on where it was interrupted.
     """
-    from ..core import card_of
+    from ..core import card_of, with_options
+    from ..core.method import plain
     from ..data.sources import check_fit, open_data
-    from ..measure import record, rows_to_resume, write_result
+    from ..measure import count, record, rows_to_resume, write_result
     from ..measure.terminal import console
+    from ..train import evaluate
     from ..visualise import trade_off
 
     at_least(1, batch_size=batch_size)
@@ -65,44 +63,24 @@ def sweep(
     check_picture(figure)
     place = open_device(device)
     opened = built.open(model).to(place)
-    candidates = list(_varied(opened, vary))
+    candidates = [({option: plain(value) for option, value in each.items()}, each) for each in settings(opened, vary)]
     images = open_data(data, split)
     check_fit(opened, images)
     names = [method.name for method in card_of(opened).methods]
     about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
     rows = rows_to_resume(output, about)
-    for told, make in candidates:
+    for told, setting in candidates:
         if any(told.items() <= row.items() for row in rows):
             continue
-        rows.append({**told, **measured(make(), opened, images, crop, place, batch_size)})
+        lean = with_options(opened, **setting)
+        found = evaluate(lean, images, device=str(place), batch_size=batch_size, crop=crop)
+        rows.append({**told, "top1": found.top1, "top5": found.top5, "macs": count(lean).macs})
         rows.sort(key=lambda row: [told.items() <= row.items() for told, _ in candidates], reverse=True)
         if output is not None:
             write_result(record("sweep", rows, device, **about), output)
     console().print(table_of(model, rows))
     if figure is not None:
         console().print(f"wrote {trade_off(rows, x='macs').save(figure)}")
-
-
-def _varied(model: nn.Module, vary: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], Callable[[], nn.Module]]]:
-    from ..core import with_options
-    from ..core.method import plain
-
-    for setting in settings(model, vary):
-        told = {option: plain(value) for option, value in setting.items()}  # as the rows of an earlier run are
-        yield told, functools.partial(with_options, model, **setting)
-
-
-def measured(
-    lean: nn.Module, model: nn.Module, images: Data, crop: float, device: torch.device, batch_size: int | None
-) -> dict[str, Any]:
-    """Accuracy and MACs of a lean model, its pictures cropped by `crop` and normalised as `model` wants them."""
-    from ..core import input_of
-    from ..measure import count
-    from ..train.evaluation import Conditions, measure
-
-    config = {**input_of(model), "crop_pct": crop}
-    found = measure(lean, images, config, Conditions(device, batch_size))
-    return {"top1": found.top1, "top5": found.top5, "macs": count(lean, config["input_size"]).macs}
 
 
 def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
