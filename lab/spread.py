@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from leanformer.measure.results import read_rows
-from leanformer.measure.terminal import console
+from leanformer.measure import console, read_rows
 
 DRAWS = 10_000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leanformer import visualise
-from leanformer.measure.results import read_rows
+from leanformer.measure import read_rows
 
 from .spread import answers, interval, teacher_answers
 
