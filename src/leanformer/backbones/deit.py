@@ -1,4 +1,4 @@
-"""DeiT at any input size, with positions resampled the way DeiT's and EViT's own code does it.
+"""DeiT at any input size, with positions resampled the way DeiT's own code does it.
 
 Where an image has another number of patches than the model was built for, the grid of position embeddings is
 resampled by plain bicubic interpolation. timm interpolates with antialiasing, which is another function even when

@@ -3,7 +3,7 @@
     x → stem → [cls | (dist) | N patches] + positions → D blocks → norm → head(cls) + ½ max_i aux_head(patch_i)
     block:  x + drop(attention(norm(x))) / λ,  then  x + drop(mlp(norm(x))) / λ        λ: skip_lam
 
-The teachers of SiT, LV-ViT+, have other stems and leave the aux head aside at inference. Nothing behind the stem
+LV-ViT+ models, which are teachers, have other stems and leave the aux head aside at inference. Nothing behind the stem
 depends on the number of patch tokens, so methods may slim them.
 
 B batch, N patches, H x W their plane, C channels, K classes.

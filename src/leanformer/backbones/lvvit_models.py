@@ -1,4 +1,4 @@
-"""The names of the LV-ViT family: LV-ViT as released (Jiang et al., 2021), SiT's teachers LV-ViT+, and any other."""
+"""The names of the LV-ViT family: LV-ViT as released (Jiang et al., 2021), the teachers LV-ViT+, and any other."""
 
 from collections.abc import Callable
 from typing import Any

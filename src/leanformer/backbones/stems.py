@@ -2,8 +2,8 @@
 
     4_2      7x7/2, 3x3, 3x3 of 64 channels, ReLU after each, then a convolution of half a patch     (LV-ViT)
     4_2_128  the same with 128 channels                                                              (LV-ViT-L)
-    4c       four 3x3/2 of C/8, C/4, C/2, C channels, GELU between them                              (SiT)
-    6c       3x3/2, 3x3, 3x3 of C/8 channels, then three 3x3/2 of C/4, C/2, C, GELU between them     (SiT-L)
+    4c       four 3x3/2 of C/8, C/4, C/2, C channels, GELU between them                              (LV-ViT+)
+    6c       3x3/2, 3x3, 3x3 of C/8 channels, then three 3x3/2 of C/4, C/2, C, GELU between them     (LV-ViT+ L)
     naive    one convolution of a whole patch
 
 B batch, C channels, H x W the plane of patches.

@@ -20,7 +20,7 @@ from .checked import one_line
 from .choices import Choices
 from .files import check_file
 from .inputs import image_size, input_of, pooling_of, set_input
-from .method import METHODS, Build, Fusible, Method, method_from, parse_method, parse_options, select
+from .method import METHODS, Build, Fusible, Method, method_from, methods_on, parse_method, parse_options, select
 from .objective import Objective, Step, Sum, View, taps
 from .optimised import HasPlainForm, plain_of
 from .plan import apply, fold, fuse, share, with_options
@@ -87,6 +87,7 @@ __all__ = [
     "input_of",
     "kept_patches",
     "method_from",
+    "methods_on",
     "one_line",
     "parse_method",
     "parse_options",

@@ -44,7 +44,7 @@ class Fusible(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """Base of all methods. A subclass names itself, `class EViT(Method, name="evit")`, and is then known everywhere.
+    """Base of all methods. A subclass names itself, `class Mine(Method, name="mine")`, and is then known everywhere.
 
     >>> class Nothing(Method, name="nothing"):
     ...     def swaps(self, model):
@@ -128,8 +128,8 @@ def method_from(name: str, options: dict[str, Any]) -> Method:
     """The method called `name` with these options.
 
     >>> import leanformer
-    >>> method_from("evit", {"keep_rate": 0.5}).keep_rate
-    0.5
+    >>> method_from("token_mixer", {"mixer": "identity"}).mixer
+    'identity'
     """
     if name not in METHODS:
         raise ValueError(f"unknown method '{name:.60}'; known methods: {', '.join(sorted(METHODS))}")
@@ -143,11 +143,16 @@ def method_from(name: str, options: dict[str, Any]) -> Method:
     return METHODS[name](**options)
 
 
+def methods_on(part: Part) -> str:
+    """The methods that make this part of a model cheaper, as a message to the user names them."""
+    return " or ".join(sorted(f"lf.{method.__name__}" for method in METHODS.values() if method.acts_on == part))
+
+
 def parse_method(spec: str) -> Method:
     """A method written as on the command line: `name` or `name:option=value,option=value`.
 
     >>> import leanformer
-    >>> parse_method("evit:keep_rate=0.7,at=(3,6,9)").at
+    >>> parse_method("token_mixer:mixer=pooling,blocks=(3,6,9)").blocks
     (3, 6, 9)
     """
     return method_from(*parse_spec(spec))

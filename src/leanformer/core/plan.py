@@ -30,13 +30,13 @@ def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
     New parameters are drawn from `seed` and their slot's path alone, so they do not depend on the order either.
 
     >>> import leanformer as lf
-    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
+    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.TokenMixer(mixer="pooling"))
     >>> [m.name for m in lf.card_of(lean).methods]
-    ['evit']
+    ['token_mixer']
     """
     for method in methods:
         if not isinstance(method, Method):
-            raise ValueError(f"{method!r} is not a method; give lf.EViT(...), lf.RePa(...) and the like")
+            raise ValueError(f"{method!r} is not a method; lf.METHODS has them all, and lf.parse_method reads one")
     card = card_of(model)
     if card.fused:
         raise ValueError("this model is fused; apply methods to the model before lf.fuse")
@@ -66,7 +66,7 @@ def fuse(model: nn.Module, verify: bool = True) -> nn.Module:
     The folding is computed in float64 and then rounded once to the model's own dtype.
 
     >>> import leanformer as lf
-    >>> fast = lf.fuse(lf.apply(lf.create("deit_tiny_patch16_224"), lf.RePa(idle_ratio=0.75)))
+    >>> fast = lf.fuse(lf.apply(lf.create("deit_tiny_patch16_224"), lf.TokenMixer(mixer="pooling")))
     >>> lf.card_of(fast).fused
     True
     """
@@ -84,11 +84,9 @@ def fuse(model: nn.Module, verify: bool = True) -> nn.Module:
 def with_options(model: nn.Module, **options: Any) -> nn.Module:
     """A copy that shares all weights with `model` and runs with other run-time options, without retraining.
 
-    >>> import leanformer as lf
-    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
-    >>> faster = lf.with_options(lean, keep_rate=0.5)
-    >>> faster.head.weight is lean.head.weight
-    True
+    Args:
+        model: a model with methods on it.
+        **options: run-time options of these methods, such as `keep_rate=0.5`.
     """
     model = plain_of(model)
     card = card_of(model)

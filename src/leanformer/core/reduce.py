@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .block import blocks_of
+from .method import methods_on
 from .objective import taps
 from .optimised import plain_of
 
@@ -89,12 +90,6 @@ def refuse_maps(model: nn.Module) -> None:
 
     Args:
         model: a model with blocks, which is changed in place.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> model.forward_intermediates(torch.zeros(2, 3, 32, 32))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: forward_intermediates gives maps of patches, but blocks.1.mix (Reorganise) drops, merges or mixes ...
     """
     vars(model).pop("forward_intermediates", None)
     moving = (
@@ -109,12 +104,7 @@ def refuse_maps(model: nn.Module) -> None:
 
 
 def reducers(model: nn.Module) -> dict[str, Reducer]:
-    """Slot path → the module there that reduces tokens, in the order in which they run.
-
-    >>> import leanformer as lf
-    >>> list(reducers(lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT())))
-    ['blocks.3.mix', 'blocks.6.mix', 'blocks.9.mix']
-    """
+    """Slot path → the module there that reduces tokens, in the order in which they run."""
     return {
         f"{path}.{slot}": getattr(block, slot)
         for path, block in blocks_of(model).items()
@@ -124,12 +114,7 @@ def reducers(model: nn.Module) -> dict[str, Reducer]:
 
 
 def decision_paths(model: nn.Module) -> list[str]:
-    """Paths of the modules whose outputs `trace` reads; `taps(model, decision_paths(model))` collects them.
-
-    >>> import leanformer as lf
-    >>> decision_paths(lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT()))[0]
-    'blocks.3.mix.decision'
-    """
+    """Paths of the modules whose outputs `trace` reads; `taps(model, decision_paths(model))` collects them."""
     return [f"{path}.decision" for path in reducers(model)]
 
 
@@ -139,13 +124,6 @@ def trace(model: nn.Module, decided: dict[str, Tensor]) -> list[Tensor]:
     Args:
         model: a model whose tokens some method reduces.
         decided: what each decision gave in one forward pass, by path; a reducer without one let all tokens pass.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> with taps(model, decision_paths(model)) as decided:
-    ...     _ = model(torch.zeros(2, 3, 32, 32))
-    >>> [rows.shape[1] for rows in trace(model, decided)]
-    [13, 11, 9]
     """
     refuse_untraceable(model)
     grid = next(iter(blocks_of(model).values())).grid
@@ -192,7 +170,7 @@ def traced(model: nn.Module, images: Tensor) -> list[Tensor]:
     images = images.to(next(model.parameters()))
     paths = decision_paths(model)
     if not paths:
-        raise ValueError("no method in this model drops patches or merges them; apply lf.EViT or lf.ToMe first")
+        raise ValueError(f"no method in this model drops patches or merges them; apply {methods_on('tokens')} first")
     with taps(model, paths) as decided:
         model(images)
     return [rows.expand(len(images), -1, -1) for rows in trace(model, decided)]
@@ -208,11 +186,6 @@ def kept_patches(model: nn.Module, images: Tensor) -> list[Tensor]:
     Returns:
         For each place the patches (B, M), numbered row by row over the plane of patches, in the order of the tokens
         there; FUSED (-1) for a token that stands for several patches.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> (kept_patches(model, torch.zeros(2, 3, 32, 32))[0][:, -1] == FUSED).all()
-    tensor(True)
     """
     return [single_patches(rows) for rows in traced(model, images)]
 
@@ -256,12 +229,6 @@ def differing(model: nn.Module, given: dict[str, Tensor], others: dict[str, Tens
         model: a model whose tokens some method reduces.
         given: what each decision gave in one pass, by path, as `taps(model, decision_paths(model))` collects it.
         others: the same of another pass over these images.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> differing(model, {"blocks.1.mix.decision": torch.tensor([[0, 1], [0, 1]])},
-    ...           {"blocks.1.mix.decision": torch.tensor([[1, 0], [0, 2]])})
-    tensor([False,  True])
     """
     followed = all(isinstance(reducer.decision, Decision) for reducer in reducers(model).values())
     if followed:

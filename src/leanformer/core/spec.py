@@ -21,8 +21,8 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ValueError: A part is not option=value, or an option is given twice.
 
-    >>> parse_spec("evit:keep_rate=0.7,at=(3,6,9)")
-    ('evit', {'keep_rate': 0.7, 'at': (3, 6, 9)})
+    >>> parse_spec("finetune:lr=0.1,at=(3,6,9)")
+    ('finetune', {'lr': 0.1, 'at': (3, 6, 9)})
     """
     name, _, rest = text.partition(":")
     options: dict[str, Any] = {}

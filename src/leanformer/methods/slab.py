@@ -3,7 +3,7 @@
     trained   γ norm(x) + (1 − γ) (BN(x) + η x)          γ from 1 to 0, linearly over the ramp; η is learnt
     fused     W (BN(x) + η x) + b = W′ x + b′            no norm is left before attention and FFN
 
-The road to FFNs without norms that RePaFormer's Table 3 compares itself with: it multiplies as much as the backbone.
+The model multiplies as much as the backbone; what it saves are the norms.
 SLAB's linear attention is no part of this. C channels.
 """
 

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from ...core import Grid, Objective, Step, blocks_of
 from ...layers.layout import to_plane
+from ...layers.levels import levels_of
 from ...layers.losses import distil, feature_loss
 from .slimming import NORM_EPS, Size, pooling_prior, start_as
-from .teaching import places_of
 
 Recalibration = Literal["rtsm", "token-mlp", "interpolation", "deconvolution"]
 
@@ -187,7 +187,7 @@ class FeatureRecalibration(Objective):
 
     def _pair(self, student: nn.Module, teacher: nn.Module, tokens: Sequence[int], build: Any) -> None:
         """Where to read each block's tokens and the teacher's, and what brings the one to the shape of the other."""
-        ours, theirs = list(blocks_of(student).items()), places_of(teacher)
+        ours, theirs = list(blocks_of(student).items()), levels_of(teacher)
         grid = ours[0][1].grid
         assert grid is not None
         self.prefix, self.size = grid.prefix, grid.size
