@@ -7,22 +7,11 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import UnionType
-from typing import (
-    Any,
-    ClassVar,
-    Literal,
-    Protocol,
-    Self,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    runtime_checkable,
-)
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from torch import nn
 
+from ..fields import check_fields, check_value, hints_of
 from ..lazy import METHODS as register
 from ..lazy import Register
 from .block import Block, Slot, blocks_of
@@ -46,6 +35,8 @@ class Fusible(Protocol):
 class Method:
     """Base of all methods. A subclass names itself, `class Mine(Method, name="mine")`, and is then known everywhere.
 
+    Its options are checked by their types and by the ranges beside these (`leanformer.fields`).
+
     >>> class Nothing(Method, name="nothing"):
     ...     def swaps(self, model):
     ...         return {}
@@ -64,6 +55,11 @@ class Method:
         super().__init_subclass__(**kwargs)
         cls.name = name
         METHODS[name] = cls
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, _hashable(value))
+        check_fields(self, of=f"{self.name}: ")
 
     def swaps(self, model: nn.Module) -> dict[str, Build]:
         """Slot path → a function that builds the new slot module from the old one."""
@@ -135,11 +131,8 @@ def method_from(name: str, options: dict[str, Any]) -> Method:
         raise ValueError(f"unknown method '{name:.60}'; known methods: {', '.join(sorted(METHODS))}")
     _refuse_unknown(METHODS[name], options)
     options = {key: _hashable(value) for key, value in options.items()}
-    hints = get_type_hints(METHODS[name])
     for key, value in options.items():
-        if not _fits(value, hints[key]):
-            wanted = getattr(hints[key], "__name__", None) if isinstance(hints[key], type) else None
-            raise ValueError(f"{name}: {key}={value!r} is not of the type {wanted or hints[key]}")
+        check_value(f"{name}: {key}", value, hints_of(METHODS[name])[key])
     return METHODS[name](**options)
 
 
@@ -204,6 +197,12 @@ def select(
     return chosen
 
 
+def refuse_repeated(at: Sequence[int] | None) -> None:
+    """Refuse blocks of which one is named twice."""
+    if at is not None and len(set(at)) != len(at):
+        raise ValueError(f"at is {at}; give different blocks, counted from 0, e.g. (3, 6, 9)")
+
+
 def _within(what: str, chosen: Collection[int] | None, allowed: range) -> None:
     wrong = [i for i in chosen or () if i not in allowed]
     if wrong:
@@ -215,21 +214,6 @@ def _refuse_unknown(cls: type[Method], options: Collection[str]) -> None:
     for option in options:
         if option not in known:
             raise ValueError(f"{cls.name} has no option '{option}'; its options: {', '.join(known)}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from text or JSON is of an option's type: the plain types and unions, tuples, literals."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is tuple:
-        wanted = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is Ellipsis else inner
-        return isinstance(value, tuple) and len(value) == len(wanted) and all(map(_fits, value, wanted))
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    return isinstance(value, hint) if isinstance(hint, type) else True
 
 
 def plain(value: Any) -> Any:

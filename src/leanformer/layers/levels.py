@@ -42,10 +42,7 @@ def levels_of(model: nn.Module) -> list[Level]:
     levels: Any = getattr(model, "feature_info", None) or []
     described = {level["module"]: level["num_chs"] for level in levels if level.get("module")}
     if not described:
-        raise ValueError(
-            f"{type(model).__name__} has neither leanformer blocks nor feature levels to read tokens from; "
-            "all that can be learnt from it are its logits"
-        )
+        raise ValueError(f"{type(model).__name__} has neither leanformer blocks nor feature levels to read tokens from")
     return _probed(model, described)
 
 

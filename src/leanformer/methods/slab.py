@@ -9,13 +9,14 @@ SLAB's linear attention is no part of this. C channels.
 
 import copy
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from timm.layers import Attention
 from torch import Tensor, nn
 
 from ..core import Block, Branch, Build, Layout, Method, select
+from ..fields import Amount
 from ..layers.norms import affine_of, make_norm
 
 FIRST = ("qkv", "fc1")
@@ -110,19 +111,13 @@ class SLAB(Method, name="slab"):
     ('ProgressiveNorm', 'Identity')
     """
 
-    acts_on: ClassVar = None
-
-    ramp_epochs: float = 0.0
+    ramp_epochs: Amount = 0.0
     """Epochs over which the old norms turn into batch norms, the paper's whole training; 0 starts with batch norms."""
     attention: bool = False
     """Whether the norms before attention go as well, as in the paper; False leaves token mixers to other methods."""
     blocks: tuple[int, ...] | None = None
     stages: tuple[int, ...] | None = None
     """Blocks (0-based, over the whole depth) and stages to change; None changes all."""
-
-    def __post_init__(self) -> None:
-        if not self.ramp_epochs >= 0:
-            raise ValueError(f"ramp_epochs is {self.ramp_epochs}; give a number of epochs, 0 or more")
 
     def off(self) -> "SLAB":
         return self.replace(blocks=())

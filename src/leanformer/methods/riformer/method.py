@@ -11,13 +11,14 @@ B batch, P positions, C channels. Equation and table numbers are those of the RI
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core import Block, Branch, Build, Choices, Layout, LocalRewrite, Method, Objective, Step, blocks_of, select
+from ...fields import Above0, Amount, Share, Within
 from ...layers.layout import to_tokens
 from ...layers.losses import Distillation, distil, feature_loss, relation_loss
 from .affine import Affine, AffineBranch, MixerFree, Start, absorbs
@@ -47,39 +48,25 @@ class RIFormer(Method, name="riformer"):
 
     distillation: Distillation = "soft"
     """The logit teacher's probabilities ('soft') or its top class ('hard')."""
-    temperature: float = 1.0
-    label_weight: float = 0.0
+    temperature: Above0 = 1.0
+    label_weight: Share = 0.0
     """Share of the cross-entropy with the labels in the logit loss: the paper's best is none (Tables 2 and 3)."""
-    layers: int | tuple[int, ...] = 4
+    layers: Annotated[int, Within(0)] | tuple[int, ...] = 4
     """How many blocks imitate, spread over the stages, or which (indices over the whole depth)."""
-    block_weight: float = 1.0
+    block_weight: Amount = 1.0
     """λ₁ of Eq. 9. The paper leaves its three weights unsaid; of 0.1, 1 and 10 for all of them, 1 left the student
     closest to its teacher (a small PoolFormer on Tiny-ImageNet, with relative=True)."""
-    output_weight: float = 1.0
+    output_weight: Amount = 1.0
     """λ₂."""
-    relation_weight: float = 1.0
+    relation_weight: Amount = 1.0
     """λ₃."""
     relative: bool = False
     """False: the paper's plain mean (Eq. 6 and 8). True, our variant: L_in' and L_out divided by the mean square of the
     teacher's features, so that every block counts alike."""
-    feature_epochs: float = 80
+    feature_epochs: Amount = 80
     """How long L_in' and L_out count, from the start; the paper's 80 are out of 120."""
-    relation_epochs: float = 20
+    relation_epochs: Amount = 20
     """How long L_rel counts."""
-
-    def __post_init__(self) -> None:
-        for field, kinds in (("start", get_args(Start)), ("distillation", get_args(Distillation))):
-            if getattr(self, field) not in kinds:
-                raise ValueError(f"{field} is {getattr(self, field)!r}; choose one of {', '.join(kinds)}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature is {self.temperature}; it must be above 0")
-        if not 0 <= self.label_weight <= 1:
-            raise ValueError(f"label_weight is {self.label_weight}; it is a share from 0 to 1")
-        for field in ("block_weight", "output_weight", "relation_weight", "feature_epochs", "relation_epochs"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must not be negative")
-        if isinstance(self.layers, int) and self.layers < 0:
-            raise ValueError(f"layers is {self.layers}; give a number of blocks or the indices of some")
 
     @classmethod
     def rewrites(cls) -> tuple[LocalRewrite, ...]:

@@ -187,7 +187,10 @@ class FeatureRecalibration(Objective):
 
     def _pair(self, student: nn.Module, teacher: nn.Module, tokens: Sequence[int], build: Any) -> None:
         """Where to read each block's tokens and the teacher's, and what brings the one to the shape of the other."""
-        ours, theirs = list(blocks_of(student).items()), levels_of(teacher)
+        try:
+            ours, theirs = list(blocks_of(student).items()), levels_of(teacher)
+        except ValueError as error:
+            raise ValueError(f"{error}; learn from its logits alone with lambda_token=0") from error
         grid = ours[0][1].grid
         assert grid is not None
         self.prefix, self.size = grid.prefix, grid.size
