@@ -13,6 +13,7 @@ import copy
 import math
 from typing import Literal, get_args
 
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -54,8 +55,8 @@ class Stem(nn.Module):
         super().__init__()
         if stem not in get_args(StemName):
             raise ValueError(f"unknown stem '{stem}'; known stems: {', '.join(get_args(StemName))}")
-        self.img_size = _pair(img_size)
-        self.patch_size = _pair(patch_size)
+        self.img_size = to_2tuple(img_size)
+        self.patch_size = to_2tuple(patch_size)
         self.dynamic_img_size = dynamic_img_size
         self.grid_size = self.feat_size(self.img_size)
         self.num_patches = self.grid_size[0] * self.grid_size[1]
@@ -114,7 +115,3 @@ def _projection(
     if patch_size % stride:
         raise ValueError(f"the stem '{stem}' makes patches of an even number of pixels, not of {patch_size}")
     return nn.Conv2d(width, dim, patch_size // stride, patch_size // stride)
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])

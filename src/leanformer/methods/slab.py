@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core import Block, Branch, Build, Layout, Method, select
 from ..fields import Amount
-from ..layers.norms import affine_of, make_norm
+from ..layers.norms import absorbed, affine_of, make_norm
 
 FIRST = ("qkv", "fc1")
 """The linear behind the norm: an attention's, an FFN's."""
@@ -83,22 +83,6 @@ def first_linear(fn: Any) -> str | None:
     linear = getattr(fn, found) if found else None
     plain = isinstance(linear, nn.Linear) or (isinstance(linear, nn.Conv2d) and linear.kernel_size == (1, 1))
     return found if known and plain else None
-
-
-@torch.no_grad()
-def absorbed(linear: nn.Linear | nn.Conv2d, scale: Tensor, shift: Tensor) -> nn.Module:
-    """The linear, or 1 x 1 convolution, behind x → scale · x + shift, in one: W (s x + t) + b.
-
-    >>> absorbed(nn.Linear(2, 3, bias=False), torch.ones(2), torch.zeros(2)).bias
-    Parameter containing:
-    tensor([0., 0., 0.], requires_grad=True)
-    """
-    new = copy.deepcopy(linear)
-    weight = linear.weight.flatten(1)  # (out, C)
-    own = linear.bias if linear.bias is not None else torch.zeros_like(weight[:, 0])
-    new.weight.copy_((weight * scale).view_as(linear.weight))
-    new.bias = nn.Parameter(own + weight @ shift)
-    return new
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..backbones import create, register
+from ..backbones import create
 from ..backbones.metaformer_config import SIZES
+from ..backbones.registry import register_named
 from ..core import apply, card_of, fold
 from ..methods import RIFormer
 from ..train.recipe import Recipe
@@ -42,18 +43,15 @@ PIXELS = {"": 224, "_384": 384}
 # models
 
 
-def _register(name: str, backbone: str, img_size: int) -> None:
-    def entry(**arguments: Any) -> nn.Module:
-        return apply(create(backbone, **{"img_size": img_size, **arguments}), RIFormer())
-
-    entry.__name__ = entry.__qualname__ = name
-    entry.__doc__ = f"{backbone} at {img_size} pixels with an affine for each token mixer."
-    register(entry)
+def riformer(backbone: str, **arguments: Any) -> nn.Module:
+    """A backbone with an affine for each token mixer."""
+    return apply(create(backbone, **arguments), RIFormer())
 
 
 for _size in SIZES:
     for _end, _pixels in PIXELS.items():
-        _register(f"riformer_{_size}{_end}", f"poolformer_{_size}", _pixels)
+        _settings = {"backbone": f"poolformer_{_size}", "img_size": _pixels}
+        register_named(riformer, {f"riformer_{_size}{_end}": _settings})
         RELEASED[f"riformer_{_size}{_end}"] = (OFFICIAL, {"arch": _size, "img_size": _pixels})
 
 # official keys

@@ -19,13 +19,14 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Mlp, trunc_normal_
+from timm.layers import Mlp
 from torch import Tensor, nn
 
 from ...core import Grid, Objective, Step, blocks_of
 from ...layers.layout import to_plane
 from ...layers.levels import levels_of
 from ...layers.losses import distil, feature_loss
+from ...layers.start import init_linear
 from .slimming import NORM_EPS, Size, pooling_prior, start_as
 
 Recalibration = Literal["rtsm", "token-mlp", "interpolation", "deconvolution"]
@@ -68,7 +69,7 @@ class TokenMlp(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.mlp1 = Mlp(tokens, 4 * patches, patches)
-        self.apply(_start)
+        self.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mlp1(self.norm1(x).transpose(1, 2)).transpose(1, 2)
@@ -81,7 +82,7 @@ class ReverseTokenSlimming(TokenMlp):
         super().__init__(dim, tokens, patches)
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.mlp2 = Mlp(dim, 4 * dim, dim)
-        self.apply(_start)
+        self.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)  # (B, N, C)
@@ -135,12 +136,6 @@ def resized(plane: Tensor, size: Size) -> Tensor:
     if tuple(plane.shape[2:]) == tuple(size):
         return plane
     return F.interpolate(plane, size=size, mode="bilinear", align_corners=False)
-
-
-def _start(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
 
 
 class FeatureRecalibration(Objective):
