@@ -62,7 +62,7 @@ def test_options_are_read_from_text(text: str, options: dict[str, Any]) -> None:
         ("", "unknown method ''"),
         ("plain:rat=1", "plain has no option 'rat'; its options: rate, count, flag"),
         ("plain:rate", "'rate' in 'plain:rate' is not option=value"),
-        ("plain:rate=1,rate=2", "gives rate twice"),
+        ("plain:rate=1,rate=2", "'rate' is given twice in 'plain:rate=1,rate=2'"),
         ("plain:rate=high", "plain: rate must be a number, not 'high'"),
         ("plain:rate=true", "rate must be a number, not True"),
         ("plain:count=1.5", "count must be a whole number, not 1.5"),

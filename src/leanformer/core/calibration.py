@@ -64,13 +64,10 @@ class _Run:
             caught.append(inputs[0].detach())
             raise _Stop
 
-        handle = self.model.get_submodule(path).register_forward_pre_hook(catch)
-        try:
+        with self.model.get_submodule(path).register_forward_pre_hook(catch):
             for images in self.batches:
                 with contextlib.suppress(_Stop):
                     self.model(images)
-        finally:
-            handle.remove()
         return caught
 
     def finish(self, path: str) -> None:

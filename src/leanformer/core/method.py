@@ -18,7 +18,7 @@ from .block import Block, Slot, blocks_of
 from .choices import Choices, Part
 from .objective import Objective
 from .rewrite import LocalRewrite
-from .spec import parse_setting, parse_spec
+from .spec import parse_spec
 
 Build = Callable[[nn.Module], nn.Module]
 METHODS: Register[type["Method"]] = register
@@ -81,6 +81,14 @@ class Method:
     def rewrites(cls) -> tuple[LocalRewrite, ...]:
         """Fast forms of the method's own modules after fuse; `lf.optimize` tries them on every model."""
         return ()
+
+    def serves(self, model: nn.Module) -> bool:
+        """Whether the method can be applied to this model."""
+        try:
+            self.swaps(model)
+        except ValueError:
+            return False
+        return True
 
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
@@ -149,27 +157,6 @@ def parse_method(spec: str) -> Method:
     (3, 6, 9)
     """
     return method_from(*parse_spec(spec))
-
-
-def parse_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Options written as name=value, as a dict; a value that is no Python literal is a text.
-
-    Args:
-        texts: one option each.
-
-    Raises:
-        ValueError: for a text without an equals sign.
-
-    >>> parse_options(["img_size=384", "global_pool=avg"])
-    {'img_size': 384, 'global_pool': 'avg'}
-    """
-    options: dict[str, Any] = {}
-    for text in texts:
-        name, value = parse_setting(text)
-        if name in options:
-            raise ValueError(f"'{name}' is given twice")
-        options[name] = value
-    return options
 
 
 def select(

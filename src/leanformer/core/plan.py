@@ -3,7 +3,6 @@
 import copy
 import warnings
 import zlib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,12 +10,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .answers import evidence_of
-from .block import blocks_of
+from .block import slots_of
 from .card import card_of, set_card
 from .method import Build, Fusible, Method
 from .optimised import plain_of
 from .reduce import LeavesGrid, NeedsGrid, refuse_maps
+from .rewrite import LocalRewrite
 
+FUSE = LocalRewrite("fuse", lambda module: isinstance(module, Fusible), lambda module: module.fused())
 FUSE_TOLERANCE = 1e-9
 
 
@@ -54,7 +55,7 @@ def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
 def fold(model: nn.Module) -> nn.Module:
     """Fuse without a proof, for models whose weights are still to come: every fusible module becomes its `fused()`."""
     new = copy.deepcopy(model).eval()
-    for path in _outermost(new):
+    for path in FUSE.places(new):
         new.set_submodule(path, new.get_submodule(path).fused().eval())  # type: ignore[operator]
     return set_card(new, card_of(model).replace(fused=True))
 
@@ -121,7 +122,7 @@ def share(model: nn.Module) -> nn.Module:
 
 def _claim(model: nn.Module, held: dict[str, str], plans: list[tuple[Method, dict[str, Build]]]) -> dict[str, str]:
     claims = dict(held)
-    slots = {f"{path}.{slot}" for path, block in blocks_of(model).items() for slot in block.slots}
+    slots = slots_of(model)
     for method, plan in plans:
         for path in plan:
             if path not in slots:
@@ -163,19 +164,10 @@ def _check_tokens(model: nn.Module) -> None:
             there, reducer = (left if isinstance(left, str) else False), path
 
 
-def _outermost(model: nn.Module) -> Iterable[str]:
-    found: list[str] = []
-    for path, module in model.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer in found)
-        if path and not inside and isinstance(module, Fusible):
-            found.append(path)
-    return found
-
-
 def _warn_of_fresh_statistics(model: nn.Module) -> None:
     fresh = [
         f"{outer}.{name}"
-        for outer in _outermost(model)
+        for outer in FUSE.places(model)
         for name, norm in model.get_submodule(outer).named_modules()
         if isinstance(norm, _BatchNorm) and norm.running_var is not None and norm.running_mean is not None
         if not norm.num_batches_tracked and not norm.running_mean.any() and (norm.running_var == 1).all()

@@ -9,13 +9,13 @@ B batch, N tokens that come in (without the prefix), M that leave, P patches of 
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from .block import blocks_of
+from .block import blocks_of, slots_of
 from .method import methods_on
 from .objective import taps
 from .optimised import plain_of
@@ -93,10 +93,9 @@ def refuse_maps(model: nn.Module) -> None:
     """
     vars(model).pop("forward_intermediates", None)
     moving = (
-        f"{path}.{slot} ({type(getattr(block, slot)).__name__})"
-        for path, block in blocks_of(model).items()
-        for slot in block.slots
-        if isinstance(getattr(block, slot), LeavesGrid) and getattr(block, slot).leaves_grid
+        f"{path} ({type(slot).__name__})"
+        for path, slot in slots_of(model).items()
+        if isinstance(slot, LeavesGrid) and slot.leaves_grid
     )
     first = next(moving, None)
     if first is not None and hasattr(model, "forward_intermediates"):
@@ -105,12 +104,7 @@ def refuse_maps(model: nn.Module) -> None:
 
 def reducers(model: nn.Module) -> dict[str, Reducer]:
     """Slot path → the module there that reduces tokens, in the order in which they run."""
-    return {
-        f"{path}.{slot}": getattr(block, slot)
-        for path, block in blocks_of(model).items()
-        for slot in block.slots
-        if isinstance(getattr(block, slot), Reducer)
-    }
+    return {path: slot for path, slot in slots_of(model).items() if isinstance(slot, Reducer)}
 
 
 def decision_paths(model: nn.Module) -> list[str]:
@@ -140,11 +134,9 @@ def trace(model: nn.Module, decided: dict[str, Tensor]) -> list[Tensor]:
 
 def refuse_untraceable(model: nn.Module) -> None:
     """Refuse a model in which some module moves tokens and cannot say where they came from."""
-    for path, block in blocks_of(model).items():
-        for slot in block.slots:
-            module = getattr(block, slot)
-            if isinstance(module, LeavesGrid) and not isinstance(module, Reducer):
-                raise ValueError(f"{path}.{slot} ({type(module).__name__}) mixes patches, so none can be traced")
+    for path, slot in slots_of(model).items():
+        if isinstance(slot, LeavesGrid) and not isinstance(slot, Reducer):
+            raise ValueError(f"{path} ({type(slot).__name__}) mixes patches, so none can be traced")
 
 
 def single_patches(rows: Tensor) -> Tensor:
@@ -199,12 +191,10 @@ def decisions(model: nn.Module) -> list[nn.Module]:
 def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
     """Within the context, a forward pass leaves what each decision gave, in the order in which they ran."""
     seen: list[Tensor] = []
-    handles = [m.register_forward_hook(lambda *call: seen.append(call[-1])) for m in decisions(model)]
-    try:
+    with ExitStack() as hooks:
+        for decision in decisions(model):
+            hooks.enter_context(decision.register_forward_hook(lambda *call: seen.append(call[-1])))
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -214,12 +204,10 @@ def held(model: nn.Module, given: Sequence[Tensor]) -> Iterator[None]:
     Decisions beyond those of the other model stay this model's own.
     """
     left = iter(given)
-    handles = [m.register_forward_hook(lambda _, inputs, out: next(left, out)) for m in decisions(model)]
-    try:
+    with ExitStack() as hooks:
+        for decision in decisions(model):
+            hooks.enter_context(decision.register_forward_hook(lambda _, inputs, out: next(left, out)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def differing(model: nn.Module, given: dict[str, Tensor], others: dict[str, Tensor]) -> Tensor:

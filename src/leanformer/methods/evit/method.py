@@ -88,13 +88,12 @@ class Reorganise(Branch):
             raise ValueError(f"EViT is to keep {self.tokens} tokens where only {tokens} arrive; ask for fewer")
         return self.tokens
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
         droppable = x.shape[1] - self.prefix
         keep = self.keep(droppable)
-        masked = attn_mask is not None or is_causal
         if keep == droppable:
-            return super().forward(x, **({"attn_mask": attn_mask, "is_causal": is_causal} if masked else {}))
-        if masked:
+            return super().forward(x, **mask)
+        if mask:
             raise ValueError("EViT removes tokens, so an attention mask over all of them fits no later block")
         y, received = attend(self.fn, self.norm(x), self.score)  # type: ignore[arg-type]
         x = self.skip(x) + self.scaled(y)  # (B, prefix + P, C)
@@ -193,11 +192,7 @@ class EViT(Method, name="evit"):
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
         blocks = tuple(range(1, len(blocks_of(model))))  # before the first block no token has looked at any other
-        try:
-            cls(at=blocks).swaps(model)
-        except ValueError:
-            return None
-        return Choices(blocks, most=0.9)
+        return Choices(blocks, most=0.9) if cls(at=blocks).serves(model) else None
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> Self:

@@ -65,12 +65,10 @@ class RePa(Method, name="repa"):
 
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
-        served = [i for i, block in enumerate(blocks_of(model).values()) if "ffn" in block.slots]
-        try:
-            cls(blocks=tuple(served)).swaps(model)
-        except ValueError:
+        served = tuple(i for i, block in enumerate(blocks_of(model).values()) if "ffn" in block.slots)
+        if not served or not cls(blocks=served).serves(model):
             return None
-        return Choices(tuple(served), most=0.75, steps=(0.25, 0.5, 0.75), fitted=True) if served else None
+        return Choices(served, most=0.75, steps=(0.25, 0.5, 0.75), fitted=True)
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> "RePa":

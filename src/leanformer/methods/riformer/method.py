@@ -17,7 +17,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Build, Choices, Layout, LocalRewrite, Method, Objective, Step, blocks_of, select
+from ...core import (
+    Block,
+    Branch,
+    Build,
+    Choices,
+    Layout,
+    LocalRewrite,
+    Method,
+    Objective,
+    Step,
+    blocks_of,
+    learnable,
+    select,
+)
 from ...fields import Above0, Amount, Share, Within
 from ...layers.layout import to_tokens
 from ...layers.losses import Distillation, distil, feature_loss, relation_loss
@@ -86,11 +99,8 @@ class RIFormer(Method, name="riformer"):
     def choices(cls, model: nn.Module) -> Choices | None:
         depth = len(blocks_of(model))
         blocks = tuple(range(depth - 1 if _reads_class_token(model) else depth))
-        try:
-            cls(blocks=blocks).swaps(model)
-        except ValueError:
-            return None
-        return Choices(blocks, most=1.0, steps=(1.0,), fitted=True) if blocks else None
+        served = blocks and cls(blocks=blocks).serves(model)
+        return Choices(blocks, most=1.0, steps=(1.0,), fitted=True) if served else None
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> "RIFormer":
@@ -205,12 +215,12 @@ class ModuleImitation(Objective):
     def _logits(self, step: Step) -> Tensor:
         """L_soft, its hard variant, or the labels where there is no teacher."""
         share = self.method.label_weight if self.has_teacher else 1.0
-        student = _logits_of(step.student.output)
+        student = step.student.logits()
         loss = torch.zeros((), device=student.device)
         if share > 0:
             loss = loss + share * F.cross_entropy(student, step.targets)
         if share < 1:
-            teacher = _plain(_logits_of(step.teacher().output))
+            teacher = step.teacher().logits()
             loss = loss + (1 - share) * distil(student, teacher, self.method.distillation, self.method.temperature)
         return loss
 
@@ -220,7 +230,7 @@ class ModuleImitation(Objective):
                 "module imitation needs a teacher with the student's blocks: give the backbone with its token mixers "
                 "as 'imitation' beside the teacher of the logits, or set layers=0"
             )
-        return {path: _plain(tensor) for path, tensor in step.teacher(self.imitated).taps.items()}
+        return {path: learnable(tensor) for path, tensor in step.teacher(self.imitated).taps.items()}
 
 
 def spread(stages: Sequence[int], n: int) -> list[int]:
@@ -251,13 +261,3 @@ def _imitating(layers: int | tuple[int, ...], every: dict[str, Block]) -> list[s
 
 def _mean(losses: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(losses)).mean()
-
-
-def _logits_of(output: Any) -> Tensor:
-    """The class logits, which come first where a model gives several outputs."""
-    return (output if isinstance(output, Tensor) else output[0]).float()
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """A tensor of inference mode cannot take part in a backward pass, its clone can."""
-    return tensor.clone() if tensor.is_inference() else tensor

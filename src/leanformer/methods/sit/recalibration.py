@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ...core import Grid, Objective, Step, blocks_of
+from ...core import Grid, Objective, Step, blocks_of, learnable
 from ...layers.layout import to_plane
 from ...layers.levels import levels_of
 from ...layers.losses import distil, feature_loss
@@ -209,32 +209,22 @@ class FeatureRecalibration(Objective):
         return [rtsm(taps[path][:, self.prefix :]) for path, rtsm in zip(self.at, self.rtsm)]
 
     def forward(self, step: Step) -> dict[str, Tensor]:
-        logits = _logits(step.student.taps["head"] if self.lambda_hard else step.student.output)
+        logits = step.student.taps["head"].float() if self.lambda_hard else step.student.logits()
         terms = {"cls": F.cross_entropy(logits, step.targets)}
         if self.lambda_token:
             terms["token"] = self.lambda_token * self._token_loss(step)
         if self.lambda_logits:
-            loss = distil(logits, _logits(step.teacher().output), temperature=self.tau)
+            loss = distil(logits, step.teacher().logits(), temperature=self.tau)
             terms["logits"] = self.lambda_logits * loss
         if self.lambda_hard:
-            label = _logits(step.teacher("cnn").output).argmax(1)  # (B,)
-            terms["hard"] = self.lambda_hard * F.cross_entropy(_logits(step.student.taps["head_dist"]), label)
+            label = step.teacher("cnn").logits().argmax(1)  # (B,)
+            terms["hard"] = self.lambda_hard * F.cross_entropy(step.student.taps["head_dist"].float(), label)
         return terms
 
     def _token_loss(self, step: Step) -> Tensor:
         ours, theirs = self.recalibrated(step.student.taps), step.teacher().taps
         losses = []
         for tokens, project, (path, layout, grid) in zip(ours, self.project, self.teacher_at):
-            plane = resized(to_plane(_plain(theirs[path]), layout, grid)[0], self.size)  # (B, C, H, W)
+            plane = resized(to_plane(learnable(theirs[path]), layout, grid)[0], self.size)  # (B, C, H, W)
             losses.append(feature_loss(project(tokens), plane.flatten(2).transpose(1, 2)))
         return torch.stack(losses).mean()
-
-
-def _logits(output: Any) -> Tensor:
-    """Class logits in float32: the output itself, or the first of several."""
-    return _plain(output if isinstance(output, Tensor) else output[0]).float()
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """A tensor of inference mode cannot take part in a backward pass, its clone can."""
-    return tensor.clone() if tensor.is_inference() else tensor

@@ -72,13 +72,12 @@ class Merge(Branch):
         wanted = patches - math.ceil(self.keep_rate * patches) if self.merged is None else self.merged
         return min(wanted, patches // 2)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
         x, size = x[..., : self.dim], x[..., self.dim] if x.shape[-1] > self.dim else None  # (B, N, C), (B, N)
-        masked = attn_mask is not None or is_causal
         pairs = self.pairs(x.shape[1] - self.prefix)
         if not pairs and size is None:
-            return super().forward(x, **({"attn_mask": attn_mask, "is_causal": is_causal} if masked else {}))
-        if masked:
+            return super().forward(x, **mask)
+        if mask:
             raise ValueError("ToMe merges tokens, so an attention mask over all of them fits no later block")
         x, size = self.with_sizes(x, size)
         if self.last or size is None:
@@ -182,11 +181,7 @@ class ToMe(Method, name="tome"):
 
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
-        try:
-            cls().swaps(model)
-        except ValueError:
-            return None
-        return Choices(tuple(range(len(blocks_of(model)))), most=0.5)
+        return Choices(tuple(range(len(blocks_of(model)))), most=0.5) if cls().serves(model) else None
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> Self:
