@@ -24,8 +24,8 @@ from .load_by_others import LoadByOthers, load_message
 from .rates import matrix_peak
 from .results import record, write_result
 from .runtimes import Open, Runtimes
-from .terminal import as_text, console
-from .timing import Call, Timing, capture, interleave, relocate
+from .terminal import Printed, console
+from .timing import Call, Timing, capture, interleave, relocate, with_copies
 
 OPTIMISED = "optimised"
 """The mode of models made fast by `lf.optimize`."""
@@ -59,7 +59,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Printed):
     """All rows of one run, with what it ran on."""
 
     rows: tuple[Measured, ...]
@@ -71,25 +71,17 @@ class Comparison:
 
     def print(self) -> None:
         """Print the table to the terminal, and what else the machine did."""
-        console().print(self)
+        super().print()
         if (line := load_message(self.load_by_others)) is not None and self.device == "cpu":
             console().print(line)
 
     def __rich__(self) -> Table:
         return comparison_table(self)
 
-    def __str__(self) -> str:
-        return as_text(comparison_table(self))
-
     def record(self) -> dict[str, Any]:
         """The run in the schema of `results`."""
-        return record(
-            "bench",
-            [asdict(row) for row in self.rows],
-            self.device,
-            matrix_peak=self.peak,
-            load_by_others=self.load_by_others,
-        )
+        more = {"matrix_peak": self.peak, "load_by_others": self.load_by_others}
+        return record("bench", [asdict(row) for row in self.rows], self.device, **more)
 
     def save(self, path: str | Path) -> Path:
         """Write the run as JSON."""
@@ -173,11 +165,10 @@ class _Cell:
         energy = {key: joules(call, timings[key].median, self.device) for key, call in calls.items()}
         counts = {name: count(model, self.size) for name, model in models.items()}
         first = next(iter(models))
-        rows = []
-        for (name, mode), timing in timings.items():
-            yardstick = timings[first, mode]
-            spent = energy[name, mode]
-            rows.append(self._row(name, mode, timing, yardstick, counts[name], memory[name, mode], spent))
+        rows = [
+            self._row(*key, timing, timings[first, key[1]], counts[key[0]], memory[key], energy[key])
+            for key, timing in timings.items()
+        ]
         del calls, ready
         gc.collect()
         if self.device.type == "cuda":
@@ -185,15 +176,9 @@ class _Cell:
         return rows
 
     def _row(
-        self,
-        name: str,
-        mode: str,
-        timing: Timing,
-        yardstick: Timing,
-        size: Any,
-        memory: int | None,
+        self, name: str, mode: str, timing: Timing, yardstick: Timing, size: Any, memory: int | None,
         spent: float | None,
-    ) -> Measured:
+    ) -> Measured:  # fmt: skip
         throughput = self.batch / timing.median
         speedup, speedup_spread = timing.speedup(yardstick)
         return Measured(
@@ -225,7 +210,7 @@ class _Cell:
             return _Ready(fast.module, ungraphed, lambda: functools.partial(fast.recaptured(), images))
         if mode == "graph" and self.device.type == "cuda":  # not compiled twice
             call = compiled.call if compiled is not None else self.runtimes.prepare(model, twin, images, "compiled")
-            return _Ready(twin, call, lambda: _with_copies(capture(call), images))
+            return _Ready(twin, call, lambda: functools.partial(with_copies(capture(call), images), images.clone()))
         call = self.runtimes.prepare(model, twin, images, mode)
         return _Ready(twin, call, lambda: call)
 
@@ -267,17 +252,6 @@ class _Ready:
     """Outside any graph, whose memory does not show."""
     moved: Callable[[], Call]
     """The call that is timed, once the weights lie in a new place."""
-
-
-def _with_copies(replay: Call, images: torch.Tensor) -> Call:
-    """A graph that reads `images`, as its user calls it: a batch is copied in, and the output out."""
-    batch = images.clone()
-
-    def call() -> Any:
-        images.copy_(batch)
-        return replay().clone()
-
-    return call
 
 
 def _named(models: Sequence[nn.Module]) -> dict[str, nn.Module]:
