@@ -6,7 +6,7 @@ The first model is the yardstick: each row's speed-up is over the same mode, bat
 import copy
 import functools
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from .energy import joules
 from .load_by_others import LoadByOthers, load_message
 from .rates import matrix_peak
 from .results import record, write_result
-from .runtimes import Open, Runtimes
 from .terminal import Printed, console
-from .timing import Call, Timing, capture, interleave, relocate, with_copies
+from .timing import Call, Timing, capture, interleave, prepare, relocate, with_copies
 
 OPTIMISED = "optimised"
 """The mode of models made fast by `lf.optimize`."""
@@ -33,6 +32,8 @@ MEMORY_LAYOUTS = 3
 """How often the weights are moved in memory, the repeats shared among the layouts: where they lie changes the speed."""
 
 Optimize = Callable[..., Any]
+Open = Callable[[nn.Module], Callable[[torch.Tensor], Any]]
+"""A model → a function that computes its answers in another runtime, such as that of an exported file."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +123,16 @@ def compare(
     batches = batches or ((1, 256) if device.type == "cuda" else (1, 16))
     dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
     named = dict(models) if isinstance(models, Mapping) else _named(models)
-    known, machine = Runtimes(runtimes), LoadByOthers()
-    modes = (*modes, *known.known)
+    known, machine = dict(runtimes or {}), LoadByOthers()
+    opened = functools.cache(lambda mode, model: known[mode](model))  # exported once, whatever the batch sizes
+    modes = (*modes, *known)
     rows, peaks = [], {}
     with Progress(transient=True, disable=not console().is_terminal) as progress:
         task = progress.add_task("measuring", total=len(dtypes) * len(batches) * len(named) * len(modes))
         for dtype in dtypes:
             peaks[dtype] = matrix_peak(device, getattr(torch, dtype))
             for batch in batches:
-                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], known, optimize)
+                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], set(known), opened, optimize)
                 rows += cell.run(named, lambda: progress.advance(task))
     return Comparison(tuple(rows), str(device), peaks, machine.share())
 
@@ -146,7 +148,8 @@ class _Cell:
     repeats: int
     size: tuple[int, int, int] | None
     peak: float
-    runtimes: Runtimes
+    runtimes: Collection[str]
+    opened: Callable[[str, nn.Module], Callable[[torch.Tensor], Any]]
     optimize: Optimize | None = None
 
     def run(self, models: dict[str, nn.Module], tick: Any) -> list[Measured]:
@@ -209,10 +212,18 @@ class _Cell:
             ungraphed = fast.on(images, graph=False)
             return _Ready(fast.module, ungraphed, lambda: functools.partial(fast.recaptured(), images))
         if mode == "graph" and self.device.type == "cuda":  # not compiled twice
-            call = compiled.call if compiled is not None else self.runtimes.prepare(model, twin, images, "compiled")
+            call = compiled.call if compiled is not None else self._prepare(model, twin, images, "compiled")
             return _Ready(twin, call, lambda: functools.partial(with_copies(capture(call), images), images.clone()))
-        call = self.runtimes.prepare(model, twin, images, mode)
+        call = self._prepare(model, twin, images, mode)
         return _Ready(twin, call, lambda: call)
+
+    def _prepare(self, model: nn.Module, twin: nn.Module, images: torch.Tensor, mode: str) -> Call:
+        """A call on `images`: of `twin` (the model in the wanted dtype) in PyTorch, or of the model in its runtime."""
+        if mode not in self.runtimes:
+            return prepare(twin, images, mode)
+        if images.dtype != torch.float32 or images.device.type != "cpu":
+            raise ValueError(f"runtime '{mode}' is measured in float32 on the CPU, not in {images.dtype}")
+        return functools.partial(self.opened(mode, model), images)
 
     def _timings(
         self, ready: "dict[tuple[str, str], _Ready]"
