@@ -55,8 +55,8 @@ class Stem(nn.Module):
         super().__init__()
         if stem not in get_args(StemName):
             raise ValueError(f"unknown stem '{stem}'; known stems: {', '.join(get_args(StemName))}")
-        self.img_size = to_2tuple(img_size)
-        self.patch_size = to_2tuple(patch_size)
+        self.img_size: tuple[int, int] = to_2tuple(img_size)  # type: ignore[assignment]
+        self.patch_size: tuple[int, int] = (patch_size, patch_size)
         self.dynamic_img_size = dynamic_img_size
         self.grid_size = self.feat_size(self.img_size)
         self.num_patches = self.grid_size[0] * self.grid_size[1]

@@ -95,7 +95,7 @@ def _pooling(model: nn.Module) -> Iterator[Counter[str]]:
     counts: Counter[str] = Counter()
 
     def add(path: str, module: Any, inputs: Any, output: torch.Tensor) -> None:
-        counts[path] += output.numel() * prod(to_2tuple(module.kernel_size))
+        counts[path] += output.numel() * prod(to_2tuple(module.kernel_size))  # type: ignore[operator, arg-type]
 
     with ExitStack() as hooks:
         for path, module in model.named_modules():
