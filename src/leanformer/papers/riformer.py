@@ -254,41 +254,22 @@ RECIPE = Recipe(
 )  # fmt: skip
 PAPER = RIFormer(start="paper", relative=False, feature_epochs=400, relation_epochs=100)
 FINE = RECIPE.replace(epochs=30, learning_rate=1e-4, warmup_epochs=0, batch_size=1024)
+LARGER: dict[str, Any] = {"arguments": {"img_size": 384}, "img_size": 384, "teacher": "gfnet_h_b", "recipe": FINE}
+FROM_PAPER = "epochs and augmentation from the paper; optimizer from mmpretrain's configuration"
+OURS = "not in the paper: relative losses, and affines fitted to the token mixers before training"
+NO_RATE = "30 epochs from the model trained at 224; the paper states no rate, 1e-4 at batch 1024 is ours"
 
-publish(
-    Published(
-        name=f"riformer_{size}",
-        model=f"poolformer_{size}",
-        methods=(PAPER,),
-        teacher=f"gfnet_h_b + imitation=poolformer_{size}",
-        recipe=RECIPE,
-        top1=PRINTED[size][3],
-        note="epochs and augmentation from the paper; optimizer from mmpretrain's configuration",
+
+def _published(size: str, end: str, method: RIFormer, note: str, **more: Any) -> Published:
+    usual: dict[str, Any] = {"teacher": f"gfnet_h_b + imitation=poolformer_{size}", "recipe": RECIPE, **more}
+    return Published(name=f"riformer_{size}{end}", model=f"poolformer_{size}", methods=(method,), note=note, **usual)
+
+
+for _size in SIZES:
+    publish(
+        [
+            _published(_size, "", PAPER, FROM_PAPER, top1=PRINTED[_size][3]),
+            _published(_size, "_ours", PAPER.replace(relative=True, start="fit"), OURS),
+            _published(_size, "_384", PAPER.replace(layers=0), NO_RATE, top1=PRINTED[_size][6], **LARGER),
+        ]
     )
-    for size in SIZES
-)
-publish(
-    Published(
-        name=f"riformer_{size}_ours",
-        model=f"poolformer_{size}",
-        methods=(PAPER.replace(relative=True, start="fit"),),
-        teacher=f"gfnet_h_b + imitation=poolformer_{size}",
-        recipe=RECIPE,
-        note="not in the paper: relative losses, and affines fitted to the token mixers before training",
-    )
-    for size in SIZES
-)
-publish(
-    Published(
-        name=f"riformer_{size}_384",
-        model=f"poolformer_{size}",
-        arguments={"img_size": 384},
-        img_size=384,
-        methods=(PAPER.replace(layers=0),),
-        teacher="gfnet_h_b",
-        recipe=FINE,
-        top1=PRINTED[size][6],
-        note="30 epochs from the model trained at 224; the paper states no rate, 1e-4 at batch 1024 is ours",
-    )
-    for size in SIZES
-)
