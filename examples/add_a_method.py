@@ -72,6 +72,7 @@ class Gain(lf.Method, name="gain"):
     """Blocks, counted from 0; None for all."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()  # options of another type are refused
         if not -1 < self.strength < 1:
             raise ValueError(f"strength must lie between -1 and 1, got {self.strength}")
 

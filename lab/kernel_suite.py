@@ -17,15 +17,14 @@ from rich.table import Table
 from torch import Tensor
 
 from leanformer.measure import capture, choose, console, interleave, matrix_peak, memory_rate, record, write_result
-from leanformer.methods.evit.kernels.choose import choose_by_counting, choose_by_counting_reference
+from leanformer.methods.evit.kernels.choose import choose_by_counting
 from leanformer.methods.evit.kernels.class_attention import (
     attention_with_class_row,
-    attention_with_class_row_reference,
 )
-from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
-from leanformer.methods.sit.kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
+from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass
+from leanformer.methods.sit.kernels.slim import slim_in_one_pass
 from leanformer.speed.kernels.fp8 import fp8_linear, fp8_linear_reference, quantise_rows
-from leanformer.speed.kernels.pool import pool_in_one_pass, pool_in_one_pass_reference
+from leanformer.speed.kernels.pool import pool_in_one_pass
 from leanformer.speed.kernels.thin_conv import thin_conv, weight_of_product
 
 TORCH = "torch, compiled"
@@ -94,7 +93,7 @@ def attention_case(model: str, heads: int, batch: int, tokens: int) -> Case:
     numbers = batch * tokens * heads * 64
     return Case(
         f"attention with class row, {model}, {tokens} tokens, batch {batch}.",
-        attention_with_class_row, attention_with_class_row_reference, functools.partial(_heads, shape),
+        attention_with_class_row, attention_with_class_row.plain, functools.partial(_heads, shape),
         moved=4 * numbers, flops=4 * numbers * tokens, also={"attention alone": _attention_alone},
     )  # fmt: skip
 
@@ -102,7 +101,7 @@ def attention_case(model: str, heads: int, batch: int, tokens: int) -> Case:
 def reorganisation_case(model: str, channels: int, batch: int, patches: int, keep: int) -> Case:
     return Case(
         f"tokens reorganised, {model}, {patches} to {keep} patches, batch {batch}.",
-        reorganise_in_one_pass, reorganise_in_one_pass_reference,
+        reorganise_in_one_pass, reorganise_in_one_pass.plain,
         functools.partial(_tokens, batch, patches, keep, channels),
         moved=2 * batch * channels * (1 + patches + keep + 2),
     )  # fmt: skip
@@ -111,7 +110,7 @@ def reorganisation_case(model: str, channels: int, batch: int, patches: int, kee
 def ranking_case(batch: int, patches: int, keep: int) -> Case:
     return Case(
         f"tokens ranked, {keep} of {patches}, batch {batch}.",
-        choose_by_counting, choose_by_counting_reference, functools.partial(_scores, batch, patches, keep),
+        choose_by_counting, choose_by_counting.plain, functools.partial(_scores, batch, patches, keep),
         moved=batch * (2 * patches + 4 * keep),
     )  # fmt: skip
 
@@ -119,7 +118,7 @@ def ranking_case(batch: int, patches: int, keep: int) -> Case:
 def slimming_case(model: str, channels: int, batch: int, patches: int, mixtures: int) -> Case:
     return Case(
         f"tokens slimmed, {model}, {patches} to {mixtures} patches, batch {batch}.",
-        slim_in_one_pass, slim_in_one_pass_reference,
+        slim_in_one_pass, slim_in_one_pass.plain,
         functools.partial(_slimmed, batch, patches, mixtures, channels),
         moved=batch * (channels * (patches + mixtures + 2) + patches * mixtures) + mixtures * patches,
         flops=2 * batch * mixtures * patches * channels,
@@ -129,7 +128,7 @@ def slimming_case(model: str, channels: int, batch: int, patches: int, mixtures:
 def pooling_case(model: str, batch: int, side: int, channels: int) -> Case:
     return Case(
         f"pooling with its norm, {model}, {side} x {side} x {channels}, batch {batch}.",
-        pool_in_one_pass, pool_in_one_pass_reference, functools.partial(_map, batch, side, channels),
+        pool_in_one_pass, pool_in_one_pass.plain, functools.partial(_map, batch, side, channels),
         moved=3 * batch * side * side * channels,  # the statistics need the whole map before the first output
     )  # fmt: skip
 

@@ -42,13 +42,18 @@ Count = Annotated[int, Within(1, 10**9)]
 """A number of things, at least one."""
 Share = Annotated[float, Within(0, 1)]
 """A part of a whole."""
+Amount = Annotated[float, Within(0)]
+"""A number that is not negative."""
+Above0 = Annotated[float, Within(0, ends="()")]
+"""A number above 0."""
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: Any, of: str = "") -> None:
     """Refuse a dataclass with a field whose value is not of the field's type and range.
 
     Args:
         config: An object of a dataclass whose fields are numbers, texts, choices, pairs of these, or None.
+        of: Words before the field's name in the message.
 
     Raises:
         ValueError: It names the field, what would work, and what was found.
@@ -60,9 +65,9 @@ def check_fields(config: Any) -> None:
     Traceback (most recent call last):
     ValueError: rate must be a number from 0 to 1, or None, not 'fast'
     """
-    hints = _hints(type(config))
+    hints = hints_of(type(config))
     for field in fields(config):
-        check_value(field.name, getattr(config, field.name), hints[field.name])
+        check_value(f"{of}{field.name}", getattr(config, field.name), hints[field.name])
 
 
 def check_value(name: str, value: Any, hint: Any) -> None:
@@ -100,6 +105,7 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return isinstance(value, str) and value in parts
     if origin is tuple:
+        parts = parts[:1] * len(value) if isinstance(value, tuple) and parts[-1] is Ellipsis else parts
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
     if origin is list:
         return isinstance(value, list) and all(fits(item, parts[0]) for item in value)
@@ -107,7 +113,7 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, dict) and all(fits(k, parts[0]) and fits(v, parts[1]) for k, v in value.items())
     if hint in (int, float):
         return isinstance(value, int | hint) and not isinstance(value, bool) and Within().holds(value)
-    return hint is Any or isinstance(value, hint)
+    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
 def _within(value: Any, extra: Any) -> bool:
@@ -115,7 +121,8 @@ def _within(value: Any, extra: Any) -> bool:
 
 
 @functools.cache
-def _hints(config: type) -> dict[str, Any]:
+def hints_of(config: type) -> dict[str, Any]:
+    """Field → its type, with its range."""
     return get_type_hints(config, include_extras=True)
 
 
@@ -130,7 +137,8 @@ def _words(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(parts)
     if origin is tuple:
-        return f"{len(parts)} values in brackets, each {_words(parts[0])}"
+        several = "some" if parts[-1] is Ellipsis else len(parts)
+        return f"{several} values in brackets, each {_words(parts[0])}"
     if origin in (list, dict):
         return f"a {origin.__name__} of {_words(parts[-1])}"
     names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}

@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 
 from leanformer.methods.evit.kernels import choose_triton, class_attention_triton, reorganise_triton
-from leanformer.methods.evit.kernels.class_attention import attention_with_class_row_reference
-from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass_reference
+from leanformer.methods.evit.kernels.class_attention import attention_with_class_row
+from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass
 from leanformer.methods.sit.kernels import slim_triton
-from leanformer.methods.sit.kernels.slim import slim_in_one_pass_reference
+from leanformer.methods.sit.kernels.slim import slim_in_one_pass
 from leanformer.methods.tome.kernels import sized_attention_triton
-from leanformer.methods.tome.kernels.sized_attention import sized_attention_reference
+from leanformer.methods.tome.kernels.sized_attention import sized_attention
 from leanformer.speed.kernels import pool_triton, thin_conv_triton
-from leanformer.speed.kernels.pool import pool_in_one_pass_reference
-from leanformer.speed.kernels.thin_conv import thin_conv_reference, weight_of_product
+from leanformer.speed.kernels.pool import pool_in_one_pass
+from leanformer.speed.kernels.thin_conv import thin_conv, weight_of_product
 
 
 def close(found: Tensor, truth: Tensor, case: object, allowed: float = 1e-5) -> None:
@@ -24,7 +24,7 @@ def close(found: Tensor, truth: Tensor, case: object, allowed: float = 1e-5) -> 
 def attention(batch: int, heads: int, tokens: int, dim: int) -> None:
     q, k, v = (torch.randn(batch, tokens, 3, heads, dim) * 1.5).permute(2, 0, 3, 1, 4).unbind(0)  # strided views
     y, row = class_attention_triton.launch(q, k, v)
-    true_y, true_row = attention_with_class_row_reference(q.double(), k.double(), v.double())
+    true_y, true_row = attention_with_class_row.plain(q.double(), k.double(), v.double())
     close(y, true_y, (heads, tokens, dim))
     close(row, true_row, (heads, tokens, dim))
 
@@ -32,7 +32,7 @@ def attention(batch: int, heads: int, tokens: int, dim: int) -> None:
 def attention_by_size(batch: int, heads: int, tokens: int, dim: int) -> None:
     q, k, v = (torch.randn(batch, tokens, 3, heads, dim) * 1.5).permute(2, 0, 3, 1, 4).unbind(0)  # strided views
     size = torch.randint(1, 30, (batch, tokens)).float()
-    truth = sized_attention_reference(q.double(), k.double(), v.double(), size.double())
+    truth = sized_attention.plain(q.double(), k.double(), v.double(), size.double())
     close(sized_attention_triton.launch(q, k, v, size), truth, (heads, tokens, dim))
 
 
@@ -44,7 +44,7 @@ def reorganisation(prefix: int, patches: int, keep: int, channels: int, fuse: bo
     bias = torch.randn(channels) if norm == "shift" else None
     u, z = reorganise_triton.launch(x, y, score, chosen, fuse, weight, bias, 1e-6)
     wide = [None if t is None else t.double() for t in (x, y, score, weight, bias)]
-    truth = reorganise_in_one_pass_reference(*wide[:3], chosen, fuse, *wide[3:], 1e-6)
+    truth = reorganise_in_one_pass.plain(*wide[:3], chosen, fuse, *wide[3:], 1e-6)
     close(u, truth[0], (prefix, patches, keep, channels))
     if norm:
         close(z, truth[1], (prefix, patches, keep, channels, norm))
@@ -68,7 +68,7 @@ def slimming(prefix: int, patches: int, mixtures: int, channels: int, kind: torc
     enough = slim_triton.MANY_PROGRAMS
     for slim_triton.MANY_PROGRAMS in (enough, 1):
         for case in cases:
-            truth = slim_in_one_pass_reference(*(t if t is None else t.double() for t in case), prefix)
+            truth = slim_in_one_pass.plain(*(t if t is None else t.double() for t in case), prefix)
             found = slim_triton.launch(*case, prefix)
             close(found, truth, (prefix, patches, mixtures, channels), 1e-5 if kind == torch.float32 else 1e-3)
             assert torch.equal(found[:, :prefix], case[0][:, :prefix])
@@ -77,7 +77,7 @@ def slimming(prefix: int, patches: int, mixtures: int, channels: int, kind: torc
 
 def pooling(batch: int, height: int, width: int, channels: int) -> None:
     x, gain = torch.randn(batch, height, width, channels) + 3, torch.randn(channels)
-    truth = pool_in_one_pass_reference(x.double(), gain.double(), 1e-5)
+    truth = pool_in_one_pass.plain(x.double(), gain.double(), 1e-5)
     close(pool_triton.launch(x, gain, 1e-5), truth, (height, width, channels))
 
 
@@ -85,7 +85,7 @@ def thin_convolution(side: int, kernel: int, stride: int, padding: int, outputs:
     x, weight, bias = torch.randn(2, 3, side, side + 2), torch.randn(outputs, 3, kernel, kernel), torch.randn(outputs)
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     shape, flat = (kernel, stride, padding, gelu), weight_of_product(weight)
-    truth = thin_conv_reference(x.double(), flat.double(), bias.double(), *shape)
+    truth = thin_conv.plain(x.double(), flat.double(), bias.double(), *shape)
     close(thin_conv_triton.launch(x, flat, bias, *shape), truth, (side, *shape))
 
 

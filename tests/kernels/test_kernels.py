@@ -10,7 +10,7 @@ from helpers import randomise
 from timm.layers import GroupNorm1, LayerScale2d, Mlp
 
 from leanformer.core import Block, Branch
-from leanformer.layers.products import linear_gelu, linear_gelu_reference, repa_ffn, repa_ffn_reference
+from leanformer.layers.products import linear_gelu, linear_gelu_reference, three_products, three_products_reference
 from leanformer.methods.riformer.affine import NormResidual
 from leanformer.methods.riformer.fast import MixerFreeBlock
 from leanformer.methods.riformer.kernels.mixer_free import block_by_products, channel_sums, path_block_by_products
@@ -90,11 +90,11 @@ def test_products_with_epilogues_agree_with_plain_torch_and_compile():
     x, w, b = torch.randn(2, 5, 8), torch.randn(12, 8), torch.randn(12)
     torch.testing.assert_close(linear_gelu(x, w, b), linear_gelu_reference(x, w, b), atol=1e-5, rtol=1e-5)
     square = [torch.randn(8, 8), torch.randn(8), torch.randn(6, 8), torch.randn(6), torch.randn(8, 6)]
-    torch.testing.assert_close(repa_ffn(x, *square), repa_ffn_reference(x, *square), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(three_products(x, *square), three_products_reference(x, *square), atol=1e-5, rtol=1e-5)
     compiled = torch.compile(
-        lambda t: repa_ffn(linear_gelu(t, w, b)[..., :8].contiguous(), *square), backend="aot_eager"
+        lambda t: three_products(linear_gelu(t, w, b)[..., :8].contiguous(), *square), backend="aot_eager"
     )
-    torch.testing.assert_close(compiled(x), repa_ffn(linear_gelu(x, w, b)[..., :8].contiguous(), *square))
+    torch.testing.assert_close(compiled(x), three_products(linear_gelu(x, w, b)[..., :8].contiguous(), *square))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -121,7 +121,7 @@ def test_products_with_epilogues_agree_with_float64_on_the_gpu(rows, channels, h
     w_out, w = bf16(channels, hidden, scale=hidden**-0.5), bf16(channels, channels, scale=channels**-0.5)
     cases = (
         (linear_gelu, linear_gelu_reference, (w_in, b_in)),
-        (repa_ffn, repa_ffn_reference, (w, b, w_in, b_in, w_out)),
+        (three_products, three_products_reference, (w, b, w_in, b_in, w_out)),
     )
     for op, reference, weights in cases:
         truth = reference(x.double(), *(each.double() for each in weights))

@@ -17,11 +17,10 @@ from leanformer.layers.mixers import Pooling
 from leanformer.methods.evit.kernels.choose import choose_by_counting
 from leanformer.methods.evit.kernels.class_attention import (
     attention_with_class_row,
-    attention_with_class_row_reference,
 )
-from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass, reorganise_in_one_pass_reference
-from leanformer.methods.sit.kernels.slim import slim_in_one_pass, slim_in_one_pass_reference
-from leanformer.methods.tome.kernels.sized_attention import sized_attention, sized_attention_reference
+from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass
+from leanformer.methods.sit.kernels.slim import slim_in_one_pass
+from leanformer.methods.tome.kernels.sized_attention import sized_attention
 from leanformer.speed.kernels.pool import pool_in_one_pass
 from leanformer.speed.kernels.thin_conv import thin_conv, weight_of_product
 from leanformer.speed.modules import PooledBranch
@@ -112,7 +111,7 @@ def test_thin_convolutions_agree_with_float64_on_the_gpu(kernel, stride, padding
 @pytest.mark.parametrize(("tokens_", "dim"), [(197, 64), (140, 64), (100, 32), (577, 128), (1024, 64)])
 def test_attention_with_class_row_agrees_with_float64_on_the_gpu(tokens_, dim):
     q, k, v = heads(4, 6, tokens_, dim)
-    truth = attention_with_class_row_reference(q.double(), k.double(), v.double())
+    truth = attention_with_class_row.plain(q.double(), k.double(), v.double())
     y, row = attention_with_class_row(*(t.to("cuda", torch.bfloat16) for t in (q, k, v)))
     assert off(y, truth[0]) < 1e-2
     assert off(row, truth[1]) < 1e-2
@@ -123,7 +122,7 @@ def test_attention_with_class_row_agrees_with_float64_on_the_gpu(tokens_, dim):
 def test_attention_by_size_agrees_with_float64_on_the_gpu(tokens_, dim):
     q, k, v = heads(4, 6, tokens_, dim)
     size = torch.randint(1, 20, (4, tokens_)).float()
-    truth = sized_attention_reference(q.double(), k.double(), v.double(), size.double())
+    truth = sized_attention.plain(q.double(), k.double(), v.double(), size.double())
     half = [t.to("cuda", torch.bfloat16) for t in (q, k, v)]
     assert off(sized_attention(*half, size.cuda()), truth) < 1e-2
 
@@ -133,7 +132,7 @@ def test_attention_by_size_agrees_with_float64_on_the_gpu(tokens_, dim):
 def test_reorganisation_in_one_pass_agrees_with_float64_on_the_gpu(patches, keep, channels):
     x, y, score, chosen, fuse, weight, bias, eps = tokens(1, patches, keep, channels)
     wide = (x.double(), y.double(), score.double(), chosen, fuse, weight.double(), bias.double(), eps)
-    truth = reorganise_in_one_pass_reference(*wide)
+    truth = reorganise_in_one_pass.plain(*wide)
     half = [t.to("cuda", torch.bfloat16) for t in (x, y, weight, bias)]
     u, z = reorganise_in_one_pass(*half[:2], score.cuda(), chosen.cuda(), fuse, *half[2:], eps)
     assert off(u, truth[0]) < 1e-2
@@ -150,14 +149,14 @@ def test_slimming_in_one_pass_agrees_with_float64_on_the_gpu(batch, prefix, patc
     x, logits = torch.randn(batch, prefix + patches, channels), 2 * torch.randn(batch, patches, mixtures)
     half = [t.to("cuda", torch.bfloat16) for t in (x, logits)]
     for prior in (None, torch.randn(mixtures, patches, device="cuda", dtype=torch.bfloat16)):
-        truth = slim_in_one_pass_reference(*(t if t is None else t.double() for t in (*half, prior)), prefix)
+        truth = slim_in_one_pass.plain(*(t if t is None else t.double() for t in (*half, prior)), prefix)
         found = slim_in_one_pass(*half, prior, prefix)
         assert off(found, truth) < 1e-2
         assert torch.equal(found[:, :prefix], half[0][:, :prefix])
         turned = None if prior is None else prior.mT.contiguous().mT
         assert off(slim_in_one_pass(*half, turned, prefix), truth) < 1e-2
     exact = slim_in_one_pass(x.cuda(), logits.cuda(), None, prefix)
-    assert off(exact, slim_in_one_pass_reference(x.double(), logits.double(), None, prefix)) < 1e-5
+    assert off(exact, slim_in_one_pass.plain(x.double(), logits.double(), None, prefix)) < 1e-5
 
 
 @on_gpu

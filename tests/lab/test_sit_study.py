@@ -7,8 +7,8 @@ import torch
 import leanformer as lf
 from lab.studies.sit import Costs, sit
 from leanformer.core import Step, View, taps
+from leanformer.layers.levels import levels_of
 from leanformer.measure import count
-from leanformer.methods.sit.teaching import places_of
 
 TINY = {"img_size": 64, "patch_size": 16, "embed_dim": 32, "num_heads": 2, "depth": 8}
 STUDY = sit(**TINY)
@@ -78,11 +78,11 @@ def test_a_student_recalibrates_to_the_feature_levels_of_a_teacher_without_block
         ours = View(student(images), dict(seen))
     terms = objective(Step(images, torch.tensor([0, 1]), ours, {"teacher": view}))
     assert set(terms) == {"cls", "token", "logits"}
-    paths = [place.path for place in places_of(other)]
+    paths = [level.path for level in levels_of(other)]
     assert [path for path, _, _ in objective.teacher_at][-1] == paths[-1]
     sum(terms.values()).backward()
 
 
 def test_a_teacher_that_shows_nothing_inside_is_refused():
     with pytest.raises(ValueError, match="neither leanformer blocks nor feature levels"):
-        places_of(torch.nn.Linear(2, 2))
+        levels_of(torch.nn.Linear(2, 2))

@@ -139,10 +139,10 @@ def test_activations_with_parameters_act_on_the_active_channels_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"idle_ratio": 1.5}, "between 0 and 1"), ({"schedule": "cosine"}, "static, linear"),
-        ({"norm": "group"}, "batch, layer"), ({"rounding": "up"}, "ceil, floor, nearest"),
-        ({"idle_ratio": 0.3, "schedule": "linear"}, "at least 0.5"), ({"refine_steps": -1}, "negative"),
-        ({"ramp_epochs": -1}, "negative"),
+        ({"idle_ratio": 1.5}, "from 0 to 1"), ({"schedule": "cosine"}, "static or linear"),
+        ({"norm": "group"}, "batch or layer"), ({"rounding": "up"}, "ceil or floor or nearest"),
+        ({"idle_ratio": 0.3, "schedule": "linear"}, "at least 0.5"), ({"refine_steps": -1}, "from 0"),
+        ({"ramp_epochs": -1}, "from 0"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(options, message):

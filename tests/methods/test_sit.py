@@ -79,13 +79,13 @@ def test_stages_and_places_are_two_ways_to_say_the_same():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep_ratio": 0.0}, "keep_ratio is 0.0"),
-        ({"keep_ratio": 1.5}, "up to 1"),
+        ({"keep_ratio": 0.0}, "keep_ratio must be a number above 0 to 1, not 0.0"),
+        ({"keep_ratio": 1.5}, "above 0 to 1"),
         ({"at": (1,), "stages": (1, 3)}, "one of them"),
         ({"at": (2, 1)}, "rising"),
         ({"stages": (0, 4)}, "stages"),
-        ({"axis": "tokens"}, "inputs, outputs"),
-        ({"start": "pool"}, "grid, random"),
+        ({"axis": "tokens"}, "inputs or outputs"),
+        ({"start": "pool"}, "grid or random"),
         ({"operator": "pool"}, "keep_ratio=0.25"),
         ({"recalibration": "none"}, "rtsm"),
         ({"tau": 0.0}, "tau"),

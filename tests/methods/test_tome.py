@@ -81,8 +81,8 @@ def test_every_patch_is_in_one_token_and_merged_ones_are_no_single_patch():
     ("options", "message"),
     [
         ({"merged": 3, "keep_rate": 0.7}, "both"),
-        ({"merged": -1}, "0 or more"),
-        ({"merged": 2.5}, "number of pairs"),
+        ({"merged": -1}, "whole number from 0"),
+        ({"merged": 2.5}, "merged must be"),
         ({"keep_rate": 0.3}, "0.5 to 1"),
         ({"keep_rate": float("nan")}, "0.5 to 1"),
         ({"at": (1, 1)}, "different"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core import Branch
 from ..layers.mixers import Pooling
-from ..layers.norms import affine_of
+from ..layers.norms import absorbed, affine_of
 
 
 class BatchNormBranch(Branch):
@@ -32,7 +32,7 @@ class BatchNormBranch(Branch):
             parts["scale"] = _layer_scale(self.scale, scale, self.fn.layout)
         else:
             assert isinstance(self.fn, Mlp)
-            parts["fn"].fc1 = _behind(parts["fn"].fc1, scale, shift)
+            parts["fn"].fc1 = absorbed(parts["fn"].fc1, scale, shift)
         return Branch(**{**parts, "norm": nn.Identity()})
 
 
@@ -40,12 +40,3 @@ def _layer_scale(old: nn.Module, scale: Tensor, layout: str) -> nn.Module:
     new = (LayerScale2d if layout == "NCHW" else LayerScale)(scale.numel())
     new.gamma = nn.Parameter(scale * getattr(old, "gamma", 1.0))
     return new
-
-
-def _behind(layer: nn.Linear | nn.Conv2d, scale: Tensor, shift: Tensor) -> nn.Module:
-    """The layer, with the affine map before it folded in."""
-    matrix = layer.weight.flatten(1)  # (out, C)
-    bias = matrix @ shift if layer.bias is None else layer.bias + matrix @ shift
-    layer.weight = nn.Parameter((matrix * scale).view(layer.weight.shape))
-    layer.bias = nn.Parameter(bias)
-    return layer

@@ -1,4 +1,4 @@
-"""DeiT at any input size, with positions resampled the way DeiT's and EViT's own code does it.
+"""DeiT at any input size, with positions resampled the way DeiT's own code does it.
 
 Where an image has another number of patches than the model was built for, the grid of position embeddings is
 resampled by plain bicubic interpolation. timm interpolates with antialiasing, which is another function even when
@@ -40,5 +40,4 @@ class DeiT(VisionTransformer):
 @register
 def deit(norm_eps: float = 1e-6, **arguments: Any) -> nn.Module:
     """A DeiT of any dimensions; the defaults are those of DeiT-B."""
-    sizes = {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
-    return with_config(DeiT(norm_layer=partial(nn.LayerNorm, eps=norm_eps), **arguments), **sizes)
+    return with_config(DeiT(norm_layer=partial(nn.LayerNorm, eps=norm_eps), **arguments), arguments)

@@ -4,7 +4,7 @@ timm's entry points fix some dimensions (a Mixer's width and depth, a PoolFormer
 dimensions could not be named on a card. These take the class's arguments as they are, all of them plain values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,10 @@ from torch import nn
 from .registry import register
 
 
-def with_config(model: nn.Module, img_size: int | tuple[int, int] = 224, in_chans: int = 3, **config: Any) -> nn.Module:
-    """Give a model the input description that timm's data pipeline reads."""
+def with_config(model: nn.Module, arguments: Mapping[str, Any], **config: Any) -> nn.Module:
+    """Give a model that was made with these arguments the input description that timm's data pipeline reads."""
     model.pretrained_cfg = model.default_cfg = {  # type: ignore[assignment]
-        "input_size": (in_chans, *to_2tuple(img_size)),
+        "input_size": (arguments.get("in_chans", 3), *to_2tuple(arguments.get("img_size", 224))),
         "mean": IMAGENET_DEFAULT_MEAN,
         "std": IMAGENET_DEFAULT_STD,
         "interpolation": "bicubic",
@@ -38,10 +38,6 @@ def drop_path_rates(most: float, depth: int) -> list[float]:
     return [most * i / max(1, depth - 1) for i in range(depth)]
 
 
-def _sizes(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
-
-
 @register
 def vit(norm_eps: float = 1e-6, block_norm_eps: float | None = None, **arguments: Any) -> nn.Module:
     """A VisionTransformer of any dimensions; `norm_eps` is that of every LayerNorm, unless the blocks' own is given."""
@@ -50,19 +46,19 @@ def vit(norm_eps: float = 1e-6, block_norm_eps: float | None = None, **arguments
     for module in model.blocks.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = norm_eps if block_norm_eps is None else block_norm_eps
-    return with_config(model, **_sizes(arguments))
+    return with_config(model, arguments)
 
 
 @register
 def swin(**arguments: Any) -> nn.Module:
     """A SwinTransformer of any dimensions."""
-    return with_config(swin_transformer.SwinTransformer(**arguments), **_sizes(arguments))
+    return with_config(swin_transformer.SwinTransformer(**arguments), arguments)
 
 
 @register
 def mixer(**arguments: Any) -> nn.Module:
     """An MLP-Mixer of any dimensions."""
-    return with_config(mlp_mixer.MlpMixer(**arguments), **_sizes(arguments))
+    return with_config(mlp_mixer.MlpMixer(**arguments), arguments)
 
 
 @register
@@ -70,14 +66,14 @@ def resmlp(init_values: float = 1e-4, **arguments: Any) -> nn.Module:
     """A ResMLP of any dimensions."""
     block: Any = partial(mlp_mixer.ResBlock, init_values=init_values)
     arguments = {"mlp_ratio": 4, "norm_layer": mlp_mixer.Affine, **arguments}
-    return with_config(mlp_mixer.MlpMixer(block_layer=block, **arguments), **_sizes(arguments))
+    return with_config(mlp_mixer.MlpMixer(block_layer=block, **arguments), arguments)
 
 
 @register
 def gmlp(**arguments: Any) -> nn.Module:
     """A gMLP of any dimensions."""
     arguments = {"mlp_ratio": 6, "mlp_layer": GatedMlp, **arguments}
-    return with_config(mlp_mixer.MlpMixer(block_layer=mlp_mixer.SpatialGatingBlock, **arguments), **_sizes(arguments))
+    return with_config(mlp_mixer.MlpMixer(block_layer=mlp_mixer.SpatialGatingBlock, **arguments), arguments)
 
 
 _MIXERS = {
@@ -99,7 +95,6 @@ def timm_metaformer(
         raise ValueError(f"unknown token mixer '{unknown[0]}'; known: {', '.join(_MIXERS)}")
     mixers, norms = zip(*(_MIXERS[name] for name in token_mixers), strict=True)
     act: Any = metaformer.StarReLU if mlp_act == "star_relu" else get_act_layer(mlp_act)
-    sizes = _sizes(arguments)
-    arguments = {key: value for key, value in arguments.items() if key != "img_size"}  # convolutional: any size
-    model = metaformer.MetaFormer(token_mixers=list(mixers), norm_layers=list(norms), mlp_act=act, **arguments)
-    return with_config(model, **sizes)
+    own = {key: value for key, value in arguments.items() if key != "img_size"}  # convolutional: any size
+    model = metaformer.MetaFormer(token_mixers=list(mixers), norm_layers=list(norms), mlp_act=act, **own)
+    return with_config(model, arguments)

@@ -10,7 +10,7 @@ A filter has the size of its plane: the model takes images of the size it was bu
 B batch, H x W the plane of patches, C channels, K classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from ..core import Block, Branch
 from ..layers.layout import resample_map
 from ..layers.mixers import GlobalFilter
+from ..layers.start import init_linear
 from .generic import drop_path_rates, with_config
-from .registry import register
+from .registry import register, register_named
 from .stems import Stem
 
 
@@ -105,7 +106,7 @@ class GFNet(nn.Module):
         self.norm = nn.LayerNorm(self.embed_dim, eps=1e-6)
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Identity()
-        self.apply(_init_weights)
+        self.apply(init_linear)
         self.reset_classifier(num_classes)
 
     def embed(self, x: Tensor) -> Tensor:
@@ -161,7 +162,7 @@ class GFNet(nn.Module):
             raise ValueError(f"GFNet classifies by the mean of its patches, not by global_pool='{global_pool}'")
         self.num_classes = num_classes
         self.head = nn.Linear(self.embed_dim, num_classes).to(self.pos_embed) if num_classes else nn.Identity()
-        _init_weights(self.head.train(self.training))
+        init_linear(self.head.train(self.training))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         for stage in self.stages:
@@ -211,25 +212,10 @@ def _halved(size: tuple[int, int], stage: int) -> tuple[int, int]:
     return size[0] // 2, size[1] // 2
 
 
-def _init_weights(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
-
-
 @register
 def gfnet(**arguments: Any) -> nn.Module:
     """A GFNet of any dimensions."""
-    sizes = {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
-    return with_config(GFNet(**arguments), **sizes)
-
-
-def _entry(name: str, config: dict[str, Any]) -> Callable[..., nn.Module]:
-    def entry(**arguments: Any) -> nn.Module:
-        return gfnet(**{**config, **arguments})
-
-    entry.__name__ = entry.__qualname__ = name
-    return entry
+    return with_config(GFNet(**arguments), arguments)
 
 
 _H = {"patch_size": 4, "embed_dim": [64, 128, 256, 512], "depth": [3, 3, 10, 3], "layer_scale": 1e-3}
@@ -245,5 +231,4 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gfnet_h_b": {**_HS, "layer_scale": 1e-6, "depth": [3, 3, 27, 3], "drop_path_rate": 0.4},
 }
 
-for _name, _config in CONFIGS.items():
-    register(_entry(_name, _config))
+register_named(gfnet, CONFIGS)

@@ -3,7 +3,7 @@
     x → stem → [cls | (dist) | N patches] + positions → D blocks → norm → head(cls) + ½ max_i aux_head(patch_i)
     block:  x + drop(attention(norm(x))) / λ,  then  x + drop(mlp(norm(x))) / λ        λ: skip_lam
 
-The teachers of SiT, LV-ViT+, have other stems and leave the aux head aside at inference. Nothing behind the stem
+LV-ViT+ models, which are teachers, have other stems and leave the aux head aside at inference. Nothing behind the stem
 depends on the number of patch tokens, so methods may slim them.
 
 B batch, N patches, H x W their plane, C channels, K classes.
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..core import Block, Branch, Grid
 from ..layers.mix_token import Dense, draw_mix, mix_tokens
+from ..layers.start import init_linear
 from .generic import drop_path_rates
 from .stems import Stem, StemName
 
@@ -110,9 +111,7 @@ class LVViT(nn.Module):
         for token in (self.cls_token, self.pos_embed, self.dist_token, self.dist_pos_embed):
             if token is not None:
                 trunc_normal_(token, std=0.02)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                _init_linear(module)
+        self.apply(init_linear)
 
     def embed(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Images to all tokens with their positions (B, prefix + N, C), and the mask of the patches mixed if any."""
@@ -229,8 +228,7 @@ class LVViT(nn.Module):
         for name in heads:
             head = nn.Linear(self.embed_dim, num_classes).to(self.cls_token) if num_classes else nn.Identity()
             setattr(self, name, head.train(self.training))
-            if num_classes:
-                _init_linear(head)
+            init_linear(head)
         if self.aux == "unused":
             self.aux_head.requires_grad_(False)
 
@@ -287,9 +285,3 @@ def _check_heads(aux: str, return_dense: bool, mix_token: bool, dim: int, num_he
         raise ValueError("mix_token mixes the targets of all patches: it needs return_dense=True")
     if dim % num_heads:
         raise ValueError(f"embed_dim {dim} is not a multiple of num_heads {num_heads}")
-
-
-def _init_linear(layer: nn.Module) -> None:
-    trunc_normal_(layer.weight, std=0.02)  # type: ignore[arg-type]
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]

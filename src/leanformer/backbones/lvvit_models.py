@@ -1,29 +1,19 @@
-"""The names of the LV-ViT family: LV-ViT as released (Jiang et al., 2021), SiT's teachers LV-ViT+, and any other."""
+"""The names of the LV-ViT family: LV-ViT as released (Jiang et al., 2021), the teachers LV-ViT+, and any other."""
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from .generic import with_config
 from .lvvit import LVViT
-from .registry import register
+from .registry import register, register_named
 
 
 @register
 def lvvit(**arguments: Any) -> nn.Module:
     """An LV-ViT of any dimensions; the defaults are those of LV-ViT-S."""
-    sizes = {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
     crop = 1.0 if arguments.get("embed_dim", 384) >= 512 else 0.9
-    return with_config(LVViT(**arguments), **sizes, crop_pct=crop)
-
-
-def _entry(name: str, config: dict[str, Any]) -> Callable[..., nn.Module]:
-    def entry(**arguments: Any) -> nn.Module:
-        return lvvit(**{**config, **arguments})
-
-    entry.__name__ = entry.__qualname__ = name
-    return entry
+    return with_config(LVViT(**arguments), arguments, crop_pct=crop)
 
 
 _T = {"embed_dim": 240, "depth": 12, "num_heads": 4, "skip_lam": 1.0}
@@ -47,5 +37,4 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "lvvit_plus_large": {**_PLUS, **_L, "stem": "6c", "img_size": 288},
 }
 
-for _name, _config in CONFIGS.items():
-    register(_entry(_name, _config))
+register_named(lvvit, CONFIGS)

@@ -272,7 +272,7 @@ def metaformer(crop_pct: float = 0.9, **arguments: Any) -> nn.Module:
     config = Config(**arguments)
     model = MetaFormer(config)
     names = {"first_conv": "stem.conv", "classifier": "head.fc2" if config.head == "mlp" else "head"}
-    return with_config(model, config.img_size, config.in_chans, crop_pct=crop_pct, **names)
+    return with_config(model, vars(config), crop_pct=crop_pct, **names)
 
 
 def _register(name: str, settings: dict[str, Any]) -> None:

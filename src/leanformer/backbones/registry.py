@@ -1,7 +1,7 @@
 """Names of leanformer's own architectures. Those that timm lacks are registered with timm as well."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import timm
@@ -33,6 +33,24 @@ def register(fn: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
     MODELS[fn.__name__] = entry
     return entry if timm.is_model(fn.__name__) else register_model(entry)
+
+
+def register_named(build: Callable[..., nn.Module], models: Mapping[str, Mapping[str, Any]]) -> None:
+    """Register an architecture under further names.
+
+    Args:
+        build: The entry point.
+        models: Name → its arguments, which those of the user override.
+    """
+    for name, settings in models.items():
+        entry = functools.partial(_with_settings, build, settings)
+        entry.__name__, entry.__doc__ = name, f"{build.__name__} with the settings of {name}."  # type: ignore[attr-defined]
+        entry.__module__ = build.__module__
+        register(entry)
+
+
+def _with_settings(build: Callable[..., nn.Module], settings: Mapping[str, Any], /, **arguments: Any) -> nn.Module:
+    return build(**{**settings, **arguments})
 
 
 def known(name: str) -> bool:

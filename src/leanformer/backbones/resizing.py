@@ -12,7 +12,7 @@ def resize(model: nn.Module, img_size: int | tuple[int, int]) -> nn.Module:
     """A copy of `model` for images of another size, e.g. to fine-tune at a higher resolution.
 
     Position embeddings are resampled to the new plane of patches; every other weight is copied. Methods stay where
-    they are: a model of EViT keeps its rates, and `lf.measure.keep_rate_for` finds those that cost no more.
+    they are: a model that drops tokens keeps its rates, and `lf.measure.keep_rate_for` finds those that cost no more.
 
     >>> import leanformer as lf
     >>> resize(lf.create("deit_tiny_patch16_224", depth=1), 256).pos_embed.shape

@@ -2,8 +2,8 @@
 
     4_2      7x7/2, 3x3, 3x3 of 64 channels, ReLU after each, then a convolution of half a patch     (LV-ViT)
     4_2_128  the same with 128 channels                                                              (LV-ViT-L)
-    4c       four 3x3/2 of C/8, C/4, C/2, C channels, GELU between them                              (SiT)
-    6c       3x3/2, 3x3, 3x3 of C/8 channels, then three 3x3/2 of C/4, C/2, C, GELU between them     (SiT-L)
+    4c       four 3x3/2 of C/8, C/4, C/2, C channels, GELU between them                              (LV-ViT+)
+    6c       3x3/2, 3x3, 3x3 of C/8 channels, then three 3x3/2 of C/4, C/2, C, GELU between them     (LV-ViT+ L)
     naive    one convolution of a whole patch
 
 B batch, C channels, H x W the plane of patches.
@@ -13,6 +13,7 @@ import copy
 import math
 from typing import Literal, get_args
 
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -54,8 +55,8 @@ class Stem(nn.Module):
         super().__init__()
         if stem not in get_args(StemName):
             raise ValueError(f"unknown stem '{stem}'; known stems: {', '.join(get_args(StemName))}")
-        self.img_size = _pair(img_size)
-        self.patch_size = _pair(patch_size)
+        self.img_size: tuple[int, int] = to_2tuple(img_size)  # type: ignore[assignment]
+        self.patch_size: tuple[int, int] = (patch_size, patch_size)
         self.dynamic_img_size = dynamic_img_size
         self.grid_size = self.feat_size(self.img_size)
         self.num_patches = self.grid_size[0] * self.grid_size[1]
@@ -114,7 +115,3 @@ def _projection(
     if patch_size % stride:
         raise ValueError(f"the stem '{stem}' makes patches of an even number of pixels, not of {patch_size}")
     return nn.Conv2d(width, dim, patch_size // stride, patch_size // stride)
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])

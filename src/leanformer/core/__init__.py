@@ -1,7 +1,7 @@
 """The slots, the methods' contract, apply and fuse, and self-describing checkpoints."""
 
 from .answers import HasEvidence, HasFixedPass, OptimisesInside, evidence_of
-from .block import Block, Branch, Grid, Layout, Slot, blocks_of
+from .block import Block, Branch, Grid, Layout, Slot, blocks_of, slots_of
 from .calibration import Calibratable, calibrate, recalibrate, starts_from, uncalibrated
 from .card import (
     Card,
@@ -20,8 +20,8 @@ from .checked import one_line
 from .choices import Choices
 from .files import check_file
 from .inputs import image_size, input_of, pooling_of, set_input
-from .method import METHODS, Build, Fusible, Method, method_from, parse_method, parse_options, select
-from .objective import Objective, Step, Sum, View, taps
+from .method import METHODS, Build, Fusible, Method, method_from, methods_on, parse_method, select
+from .objective import Objective, Step, Sum, View, learnable, taps
 from .optimised import HasPlainForm, plain_of
 from .plan import apply, fold, fuse, share, with_options
 from .reduce import (
@@ -37,6 +37,7 @@ from .reduce import (
     traced,
 )
 from .rewrite import H200, AnyRewrite, LocalRewrite, Rewrite, ThreeProducts
+from .spec import parse_options
 from .variables import VARIABLES, environment
 
 __all__ = [
@@ -86,7 +87,9 @@ __all__ = [
     "image_size",
     "input_of",
     "kept_patches",
+    "learnable",
     "method_from",
+    "methods_on",
     "one_line",
     "parse_method",
     "parse_options",
@@ -102,6 +105,7 @@ __all__ = [
     "set_input",
     "share",
     "single_patches",
+    "slots_of",
     "starts_from",
     "taps",
     "trace",

@@ -6,7 +6,6 @@
 B batch, N tokens, C channels, H x W the grid of patches.
 """
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -106,14 +105,7 @@ class Branch(nn.Module):
 
     def parts(self) -> dict[str, Any]:
         """The constructor's arguments, for methods that rebuild the branch around the same modules."""
-        return {
-            "norm": self.norm,
-            "fn": self.fn,
-            "scale": self.scale,
-            "drop": self.drop,
-            "skip": self.skip,
-            "scale_last": self.scale_last,
-        }
+        return {name: getattr(self, name) for name in ("norm", "fn", "scale", "drop", "skip", "scale_last")}
 
 
 class Block(nn.Module):
@@ -181,10 +173,14 @@ def blocks_of(model: nn.Module) -> dict[str, Block]:
     >>> list(blocks_of(lf.create("deit_tiny_patch16_224")))[:2]
     ['blocks.0', 'blocks.1']
     """
-    return dict(_blocks(model))
+    return {path: module for path, module in model.named_modules() if isinstance(module, Block)}
 
 
-def _blocks(model: nn.Module) -> Iterator[tuple[str, Block]]:
-    for path, module in model.named_modules():
-        if isinstance(module, Block):
-            yield path, module
+def slots_of(model: nn.Module) -> dict[str, nn.Module]:
+    """What stands in the slots of a model's blocks, by path, in the order in which they run.
+
+    >>> import leanformer as lf
+    >>> list(slots_of(lf.create("deit_tiny_patch16_224", depth=1)))
+    ['blocks.0.pre', 'blocks.0.mix', 'blocks.0.ffn']
+    """
+    return {f"{path}.{slot}": getattr(block, slot) for path, block in blocks_of(model).items() for slot in block.slots}

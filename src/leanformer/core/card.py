@@ -158,10 +158,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
         os.chmod(temporary, mode)  # some writers make files that nobody else may read
         _to_disk(temporary)
         os.replace(temporary, path)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise ValueError(f"cannot write {path}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
     finally:
         with contextlib.suppress(OSError):  # mostly it is not there any more
             os.unlink(temporary)
@@ -256,7 +254,7 @@ def _from_json(data: dict[str, Any]) -> Card:
     for field, kind in kinds.items():
         if not isinstance(data[field], kind):
             raise TypeError(f"'{field}' is {data[field]!r}, not of type {kind.__name__}")
-    for field, kind in {"official": dict, "global_pool": str}.items():
+    for field, kind in {"official": dict, "global_pool": str, "optimised": dict}.items():
         if not isinstance(data.get(field), kind | None):
             raise TypeError(f"'{field}' is {data[field]!r}, not of type {kind.__name__}")
     if data["format"] > FORMAT:
@@ -276,14 +274,8 @@ def _from_json(data: dict[str, Any]) -> Card:
         global_pool=data.get("global_pool"),
         classes=check_classes(data.get("classes"), data["arguments"].get("num_classes")),
         input=check_view(data["input"]) if data.get("input") is not None else None,
-        optimised=_dict_or_none(data.get("optimised")),
+        optimised=data.get("optimised"),
     )
-
-
-def _dict_or_none(value: Any) -> dict[str, Any] | None:
-    if value is not None and not isinstance(value, dict):
-        raise TypeError(f"'optimised' is {value!r}, not of type dict")
-    return value
 
 
 def versions() -> dict[str, str]:

@@ -7,29 +7,18 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import UnionType
-from typing import (
-    Any,
-    ClassVar,
-    Literal,
-    Protocol,
-    Self,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    runtime_checkable,
-)
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from torch import nn
 
+from ..fields import check_fields, check_value, hints_of
 from ..lazy import METHODS as register
 from ..lazy import Register
 from .block import Block, Slot, blocks_of
 from .choices import Choices, Part
 from .objective import Objective
 from .rewrite import LocalRewrite
-from .spec import parse_setting, parse_spec
+from .spec import parse_spec
 
 Build = Callable[[nn.Module], nn.Module]
 METHODS: Register[type["Method"]] = register
@@ -44,7 +33,9 @@ class Fusible(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """Base of all methods. A subclass names itself, `class EViT(Method, name="evit")`, and is then known everywhere.
+    """Base of all methods. A subclass names itself, `class Mine(Method, name="mine")`, and is then known everywhere.
+
+    Its options are checked by their types and by the ranges beside these (`leanformer.fields`).
 
     >>> class Nothing(Method, name="nothing"):
     ...     def swaps(self, model):
@@ -64,6 +55,11 @@ class Method:
         super().__init_subclass__(**kwargs)
         cls.name = name
         METHODS[name] = cls
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, _hashable(value))
+        check_fields(self, of=f"{self.name}: ")
 
     def swaps(self, model: nn.Module) -> dict[str, Build]:
         """Slot path → a function that builds the new slot module from the old one."""
@@ -85,6 +81,14 @@ class Method:
     def rewrites(cls) -> tuple[LocalRewrite, ...]:
         """Fast forms of the method's own modules after fuse; `lf.optimize` tries them on every model."""
         return ()
+
+    def serves(self, model: nn.Module) -> bool:
+        """Whether the method can be applied to this model."""
+        try:
+            self.swaps(model)
+        except ValueError:
+            return False
+        return True
 
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
@@ -128,50 +132,31 @@ def method_from(name: str, options: dict[str, Any]) -> Method:
     """The method called `name` with these options.
 
     >>> import leanformer
-    >>> method_from("evit", {"keep_rate": 0.5}).keep_rate
-    0.5
+    >>> method_from("token_mixer", {"mixer": "identity"}).mixer
+    'identity'
     """
     if name not in METHODS:
         raise ValueError(f"unknown method '{name:.60}'; known methods: {', '.join(sorted(METHODS))}")
     _refuse_unknown(METHODS[name], options)
     options = {key: _hashable(value) for key, value in options.items()}
-    hints = get_type_hints(METHODS[name])
     for key, value in options.items():
-        if not _fits(value, hints[key]):
-            wanted = getattr(hints[key], "__name__", None) if isinstance(hints[key], type) else None
-            raise ValueError(f"{name}: {key}={value!r} is not of the type {wanted or hints[key]}")
+        check_value(f"{name}: {key}", value, hints_of(METHODS[name])[key])
     return METHODS[name](**options)
+
+
+def methods_on(part: Part) -> str:
+    """The methods that make this part of a model cheaper, as a message to the user names them."""
+    return " or ".join(sorted(f"lf.{method.__name__}" for method in METHODS.values() if method.acts_on == part))
 
 
 def parse_method(spec: str) -> Method:
     """A method written as on the command line: `name` or `name:option=value,option=value`.
 
     >>> import leanformer
-    >>> parse_method("evit:keep_rate=0.7,at=(3,6,9)").at
+    >>> parse_method("token_mixer:mixer=pooling,blocks=(3,6,9)").blocks
     (3, 6, 9)
     """
     return method_from(*parse_spec(spec))
-
-
-def parse_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Options written as name=value, as a dict; a value that is no Python literal is a text.
-
-    Args:
-        texts: one option each.
-
-    Raises:
-        ValueError: for a text without an equals sign.
-
-    >>> parse_options(["img_size=384", "global_pool=avg"])
-    {'img_size': 384, 'global_pool': 'avg'}
-    """
-    options: dict[str, Any] = {}
-    for text in texts:
-        name, value = parse_setting(text)
-        if name in options:
-            raise ValueError(f"'{name}' is given twice")
-        options[name] = value
-    return options
 
 
 def select(
@@ -199,6 +184,12 @@ def select(
     return chosen
 
 
+def refuse_repeated(at: Sequence[int] | None) -> None:
+    """Refuse blocks of which one is named twice."""
+    if at is not None and len(set(at)) != len(at):
+        raise ValueError(f"at is {at}; give different blocks, counted from 0, e.g. (3, 6, 9)")
+
+
 def _within(what: str, chosen: Collection[int] | None, allowed: range) -> None:
     wrong = [i for i in chosen or () if i not in allowed]
     if wrong:
@@ -210,21 +201,6 @@ def _refuse_unknown(cls: type[Method], options: Collection[str]) -> None:
     for option in options:
         if option not in known:
             raise ValueError(f"{cls.name} has no option '{option}'; its options: {', '.join(known)}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from text or JSON is of an option's type: the plain types and unions, tuples, literals."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is tuple:
-        wanted = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is Ellipsis else inner
-        return isinstance(value, tuple) and len(value) == len(wanted) and all(map(_fits, value, wanted))
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    return isinstance(value, hint) if isinstance(hint, type) else True
 
 
 def plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ A step runs the student once and every teacher once; an objective says beforehan
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,10 @@ class View:
 
     output: Any
     taps: dict[str, Tensor] = field(default_factory=dict)
+
+    def logits(self) -> Tensor:
+        """The class logits in float32, which come first where a model gives several outputs."""
+        return learnable(self.output if isinstance(self.output, Tensor) else self.output[0]).float()
 
 
 @dataclass
@@ -35,6 +39,11 @@ class Step:
             known = ", ".join(self.teachers) or "none"
             raise ValueError(f"this objective needs a teacher called '{name}'; given: {known}")
         return self.teachers[name]
+
+
+def learnable(tensor: Tensor) -> Tensor:
+    """The tensor; its clone where it is of inference mode, which cannot take part in a backward pass."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 class Objective(nn.Module):
@@ -158,15 +167,11 @@ def taps(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Tensor]]:
     def keep(path: str):
         return lambda module, inputs, output: seen.__setitem__(path, output)
 
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for path in sorted(set(paths)):
             try:
                 module = model.get_submodule(path)
             except AttributeError:
                 raise ValueError(f"{type(model).__name__} has no module '{path}' to tap") from None
-            handles.append(module.register_forward_hook(keep(path)))
+            hooks.enter_context(module.register_forward_hook(keep(path)))
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()

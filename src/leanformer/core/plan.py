@@ -3,7 +3,6 @@
 import copy
 import warnings
 import zlib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,12 +10,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .answers import evidence_of
-from .block import blocks_of
+from .block import slots_of
 from .card import card_of, set_card
 from .method import Build, Fusible, Method
 from .optimised import plain_of
 from .reduce import LeavesGrid, NeedsGrid, refuse_maps
+from .rewrite import LocalRewrite
 
+FUSE = LocalRewrite("fuse", lambda module: isinstance(module, Fusible), lambda module: module.fused())
 FUSE_TOLERANCE = 1e-9
 
 
@@ -30,13 +31,13 @@ def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
     New parameters are drawn from `seed` and their slot's path alone, so they do not depend on the order either.
 
     >>> import leanformer as lf
-    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
+    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.TokenMixer(mixer="pooling"))
     >>> [m.name for m in lf.card_of(lean).methods]
-    ['evit']
+    ['token_mixer']
     """
     for method in methods:
         if not isinstance(method, Method):
-            raise ValueError(f"{method!r} is not a method; give lf.EViT(...), lf.RePa(...) and the like")
+            raise ValueError(f"{method!r} is not a method; lf.METHODS has them all, and lf.parse_method reads one")
     card = card_of(model)
     if card.fused:
         raise ValueError("this model is fused; apply methods to the model before lf.fuse")
@@ -54,7 +55,7 @@ def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
 def fold(model: nn.Module) -> nn.Module:
     """Fuse without a proof, for models whose weights are still to come: every fusible module becomes its `fused()`."""
     new = copy.deepcopy(model).eval()
-    for path in _outermost(new):
+    for path in FUSE.places(new):
         new.set_submodule(path, new.get_submodule(path).fused().eval())  # type: ignore[operator]
     return set_card(new, card_of(model).replace(fused=True))
 
@@ -66,7 +67,7 @@ def fuse(model: nn.Module, verify: bool = True) -> nn.Module:
     The folding is computed in float64 and then rounded once to the model's own dtype.
 
     >>> import leanformer as lf
-    >>> fast = lf.fuse(lf.apply(lf.create("deit_tiny_patch16_224"), lf.RePa(idle_ratio=0.75)))
+    >>> fast = lf.fuse(lf.apply(lf.create("deit_tiny_patch16_224"), lf.TokenMixer(mixer="pooling")))
     >>> lf.card_of(fast).fused
     True
     """
@@ -84,11 +85,9 @@ def fuse(model: nn.Module, verify: bool = True) -> nn.Module:
 def with_options(model: nn.Module, **options: Any) -> nn.Module:
     """A copy that shares all weights with `model` and runs with other run-time options, without retraining.
 
-    >>> import leanformer as lf
-    >>> lean = lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT(keep_rate=0.7))
-    >>> faster = lf.with_options(lean, keep_rate=0.5)
-    >>> faster.head.weight is lean.head.weight
-    True
+    Args:
+        model: a model with methods on it.
+        **options: run-time options of these methods, such as `keep_rate=0.5`.
     """
     model = plain_of(model)
     card = card_of(model)
@@ -123,7 +122,7 @@ def share(model: nn.Module) -> nn.Module:
 
 def _claim(model: nn.Module, held: dict[str, str], plans: list[tuple[Method, dict[str, Build]]]) -> dict[str, str]:
     claims = dict(held)
-    slots = {f"{path}.{slot}" for path, block in blocks_of(model).items() for slot in block.slots}
+    slots = slots_of(model)
     for method, plan in plans:
         for path in plan:
             if path not in slots:
@@ -165,19 +164,10 @@ def _check_tokens(model: nn.Module) -> None:
             there, reducer = (left if isinstance(left, str) else False), path
 
 
-def _outermost(model: nn.Module) -> Iterable[str]:
-    found: list[str] = []
-    for path, module in model.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer in found)
-        if path and not inside and isinstance(module, Fusible):
-            found.append(path)
-    return found
-
-
 def _warn_of_fresh_statistics(model: nn.Module) -> None:
     fresh = [
         f"{outer}.{name}"
-        for outer in _outermost(model)
+        for outer in FUSE.places(model)
         for name, norm in model.get_submodule(outer).named_modules()
         if isinstance(norm, _BatchNorm) and norm.running_var is not None and norm.running_mean is not None
         if not norm.num_batches_tracked and not norm.running_mean.any() and (norm.running_var == 1).all()

@@ -9,13 +9,14 @@ B batch, N tokens that come in (without the prefix), M that leave, P patches of 
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from .block import blocks_of
+from .block import blocks_of, slots_of
+from .method import methods_on
 from .objective import taps
 from .optimised import plain_of
 
@@ -89,19 +90,12 @@ def refuse_maps(model: nn.Module) -> None:
 
     Args:
         model: a model with blocks, which is changed in place.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> model.forward_intermediates(torch.zeros(2, 3, 32, 32))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: forward_intermediates gives maps of patches, but blocks.1.mix (Reorganise) drops, merges or mixes ...
     """
     vars(model).pop("forward_intermediates", None)
     moving = (
-        f"{path}.{slot} ({type(getattr(block, slot)).__name__})"
-        for path, block in blocks_of(model).items()
-        for slot in block.slots
-        if isinstance(getattr(block, slot), LeavesGrid) and getattr(block, slot).leaves_grid
+        f"{path} ({type(slot).__name__})"
+        for path, slot in slots_of(model).items()
+        if isinstance(slot, LeavesGrid) and slot.leaves_grid
     )
     first = next(moving, None)
     if first is not None and hasattr(model, "forward_intermediates"):
@@ -109,27 +103,12 @@ def refuse_maps(model: nn.Module) -> None:
 
 
 def reducers(model: nn.Module) -> dict[str, Reducer]:
-    """Slot path → the module there that reduces tokens, in the order in which they run.
-
-    >>> import leanformer as lf
-    >>> list(reducers(lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT())))
-    ['blocks.3.mix', 'blocks.6.mix', 'blocks.9.mix']
-    """
-    return {
-        f"{path}.{slot}": getattr(block, slot)
-        for path, block in blocks_of(model).items()
-        for slot in block.slots
-        if isinstance(getattr(block, slot), Reducer)
-    }
+    """Slot path → the module there that reduces tokens, in the order in which they run."""
+    return {path: slot for path, slot in slots_of(model).items() if isinstance(slot, Reducer)}
 
 
 def decision_paths(model: nn.Module) -> list[str]:
-    """Paths of the modules whose outputs `trace` reads; `taps(model, decision_paths(model))` collects them.
-
-    >>> import leanformer as lf
-    >>> decision_paths(lf.apply(lf.create("deit_tiny_patch16_224"), lf.EViT()))[0]
-    'blocks.3.mix.decision'
-    """
+    """Paths of the modules whose outputs `trace` reads; `taps(model, decision_paths(model))` collects them."""
     return [f"{path}.decision" for path in reducers(model)]
 
 
@@ -139,13 +118,6 @@ def trace(model: nn.Module, decided: dict[str, Tensor]) -> list[Tensor]:
     Args:
         model: a model whose tokens some method reduces.
         decided: what each decision gave in one forward pass, by path; a reducer without one let all tokens pass.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> with taps(model, decision_paths(model)) as decided:
-    ...     _ = model(torch.zeros(2, 3, 32, 32))
-    >>> [rows.shape[1] for rows in trace(model, decided)]
-    [13, 11, 9]
     """
     refuse_untraceable(model)
     grid = next(iter(blocks_of(model).values())).grid
@@ -162,11 +134,9 @@ def trace(model: nn.Module, decided: dict[str, Tensor]) -> list[Tensor]:
 
 def refuse_untraceable(model: nn.Module) -> None:
     """Refuse a model in which some module moves tokens and cannot say where they came from."""
-    for path, block in blocks_of(model).items():
-        for slot in block.slots:
-            module = getattr(block, slot)
-            if isinstance(module, LeavesGrid) and not isinstance(module, Reducer):
-                raise ValueError(f"{path}.{slot} ({type(module).__name__}) mixes patches, so none can be traced")
+    for path, slot in slots_of(model).items():
+        if isinstance(slot, LeavesGrid) and not isinstance(slot, Reducer):
+            raise ValueError(f"{path} ({type(slot).__name__}) mixes patches, so none can be traced")
 
 
 def single_patches(rows: Tensor) -> Tensor:
@@ -192,7 +162,7 @@ def traced(model: nn.Module, images: Tensor) -> list[Tensor]:
     images = images.to(next(model.parameters()))
     paths = decision_paths(model)
     if not paths:
-        raise ValueError("no method in this model drops patches or merges them; apply lf.EViT or lf.ToMe first")
+        raise ValueError(f"no method in this model drops patches or merges them; apply {methods_on('tokens')} first")
     with taps(model, paths) as decided:
         model(images)
     return [rows.expand(len(images), -1, -1) for rows in trace(model, decided)]
@@ -208,11 +178,6 @@ def kept_patches(model: nn.Module, images: Tensor) -> list[Tensor]:
     Returns:
         For each place the patches (B, M), numbered row by row over the plane of patches, in the order of the tokens
         there; FUSED (-1) for a token that stands for several patches.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> (kept_patches(model, torch.zeros(2, 3, 32, 32))[0][:, -1] == FUSED).all()
-    tensor(True)
     """
     return [single_patches(rows) for rows in traced(model, images)]
 
@@ -226,12 +191,10 @@ def decisions(model: nn.Module) -> list[nn.Module]:
 def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
     """Within the context, a forward pass leaves what each decision gave, in the order in which they ran."""
     seen: list[Tensor] = []
-    handles = [m.register_forward_hook(lambda *call: seen.append(call[-1])) for m in decisions(model)]
-    try:
+    with ExitStack() as hooks:
+        for decision in decisions(model):
+            hooks.enter_context(decision.register_forward_hook(lambda *call: seen.append(call[-1])))
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -241,12 +204,10 @@ def held(model: nn.Module, given: Sequence[Tensor]) -> Iterator[None]:
     Decisions beyond those of the other model stay this model's own.
     """
     left = iter(given)
-    handles = [m.register_forward_hook(lambda _, inputs, out: next(left, out)) for m in decisions(model)]
-    try:
+    with ExitStack() as hooks:
+        for decision in decisions(model):
+            hooks.enter_context(decision.register_forward_hook(lambda _, inputs, out: next(left, out)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def differing(model: nn.Module, given: dict[str, Tensor], others: dict[str, Tensor]) -> Tensor:
@@ -256,12 +217,6 @@ def differing(model: nn.Module, given: dict[str, Tensor], others: dict[str, Tens
         model: a model whose tokens some method reduces.
         given: what each decision gave in one pass, by path, as `taps(model, decision_paths(model))` collects it.
         others: the same of another pass over these images.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> differing(model, {"blocks.1.mix.decision": torch.tensor([[0, 1], [0, 1]])},
-    ...           {"blocks.1.mix.decision": torch.tensor([[1, 0], [0, 2]])})
-    tensor([False,  True])
     """
     followed = all(isinstance(reducer.decision, Decision) for reducer in reducers(model).values())
     if followed:

@@ -5,6 +5,7 @@ Methods, recipes, objectives and arguments of models are all read here, so that 
 
 import ast
 import re
+from collections.abc import Sequence
 from typing import Any
 
 WORDS = {"true": True, "false": False, "none": None}
@@ -21,17 +22,34 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ValueError: A part is not option=value, or an option is given twice.
 
-    >>> parse_spec("evit:keep_rate=0.7,at=(3,6,9)")
-    ('evit', {'keep_rate': 0.7, 'at': (3, 6, 9)})
+    >>> parse_spec("finetune:lr=0.1,at=(3,6,9)")
+    ('finetune', {'lr': 0.1, 'at': (3, 6, 9)})
     """
     name, _, rest = text.partition(":")
+    parts = re.split(r",(?=\s*\w+\s*=)", rest) if rest.strip() else []
+    return name.strip(), parse_options(parts, f" in '{text}'")
+
+
+def parse_options(texts: Sequence[str], where: str = "") -> dict[str, Any]:
+    """Options written as name=value, as a dict; a value that is no Python literal is a text.
+
+    Args:
+        texts: one option each.
+        where: Words for the error, which say what the options are a part of.
+
+    Raises:
+        ValueError: for a text without an equals sign, or an option that is given twice.
+
+    >>> parse_options(["img_size=384", "global_pool=avg"])
+    {'img_size': 384, 'global_pool': 'avg'}
+    """
     options: dict[str, Any] = {}
-    for part in re.split(r",(?=\s*\w+\s*=)", rest) if rest.strip() else []:
-        option, value = parse_setting(part, f" in '{text}'")
-        if option in options:
-            raise ValueError(f"'{text}' gives {option} twice")
-        options[option] = value
-    return name.strip(), options
+    for text in texts:
+        name, value = parse_setting(text, where)
+        if name in options:
+            raise ValueError(f"'{name}' is given twice{where}")
+        options[name] = value
+    return options
 
 
 def parse_setting(text: str, where: str = "") -> tuple[str, Any]:

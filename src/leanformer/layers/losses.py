@@ -11,7 +11,7 @@ and S = T̃_s + T̃_t, R(T_s) − R(T_t) = (D Sᵀ + S Dᵀ) / 2, so that
 
 which are three matrices of C². Every term is of second order in D: nothing large cancels when the student is close.
 
-B batch, P positions, C channels. Equation numbers are those of the RIFormer paper.
+B batch, P positions, C channels. Equation numbers are those of Wang et al., CVPR 2023.
 """
 
 from typing import Literal

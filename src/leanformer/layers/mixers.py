@@ -13,6 +13,8 @@ that token still sees the image; pooling, whose window is then the whole plane, 
 B batch, N tokens, P prefix tokens, H x W the plane, C channels, k the window.
 """
 
+from typing import Literal, get_args
+
 import torch
 import torch.nn.functional as F
 from timm.layers import Attention, Mlp
@@ -60,7 +62,7 @@ class Pooling(PlaneMixer):
 
     def __init__(self, pool_size: int = 3, layout: str = "NLC", grid: Plane | None = None):
         super().__init__(layout, grid)
-        _odd("pool_size", pool_size)
+        check_odd("pool_size", pool_size)
         self.pool = nn.AvgPool2d(pool_size, stride=1, padding=pool_size // 2, count_include_pad=False)
 
     def mix(self, plane: Tensor) -> Tensor:
@@ -88,7 +90,7 @@ class Depthwise(PlaneMixer):
 
     def __init__(self, dim: int, kernel_size: int = 3, layout: str = "NLC", grid: Plane | None = None):
         super().__init__(layout, grid)
-        _odd("kernel_size", kernel_size)
+        check_odd("kernel_size", kernel_size)
         self.conv = nn.Conv2d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
 
     def mix(self, plane: Tensor) -> Tensor:
@@ -108,7 +110,7 @@ class Separable(PlaneMixer):
         grid: Plane | None = None,
     ):
         super().__init__(layout, grid)
-        _odd("kernel_size", kernel_size)
+        check_odd("kernel_size", kernel_size)
         hidden = int(expansion * dim)
         self.pwconv1 = nn.Linear(dim, hidden, bias=False)
         self.act1 = activation(act)()
@@ -237,10 +239,10 @@ class SelfAttention(Attention):
         return from_tokens(super().forward(tokens, attn_mask, is_causal), self.layout, like=x)
 
 
-MIXERS = (
-    "pooling", "identity", "random", "depthwise", "separable", "attention",
-    "spatial_fc", "spatial_mlp", "global_filter",
-)  # fmt: skip
+MixerName = Literal[
+    "pooling", "identity", "random", "depthwise", "separable", "attention", "spatial_fc", "spatial_mlp", "global_filter"
+]
+MIXERS: tuple[str, ...] = get_args(MixerName)
 FIXED_SIZE = ("random", "spatial_fc", "spatial_mlp", "global_filter")
 """Mixers whose weights depend on the size of the plane."""
 
@@ -288,7 +290,8 @@ def make_mixer(
     return Separable(dim, kernel_size or 7, expansion, act or "star_relu", layout, grid)
 
 
-def _odd(what: str, size: int) -> None:
+def check_odd(what: str, size: int) -> None:
+    """Refuse a window without a centre."""
     if size < 1 or size % 2 == 0:
         raise ValueError(f"{what} must be a positive odd number, so that the window has a centre; it is {size}")
 

@@ -8,6 +8,7 @@
 B batch, H x W places, C channels.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -72,6 +73,21 @@ def make_norm(name: str, dim: int, layout: str = "NCHW", eps: float = 1e-5, bias
     if first:
         return GroupNorm1(dim, eps=eps) if bias else GroupNorm1NoBias(dim, eps=eps)
     return PlaneNorm(dim, eps=eps, bias=bias)
+
+
+@torch.no_grad()
+def absorbed(layer: nn.Linear | nn.Conv2d, scale: Tensor, shift: Tensor) -> nn.Linear | nn.Conv2d:
+    """The linear, or 1 x 1 convolution, behind x → scale · x + shift, in one: W (s x + t) + b.
+
+    >>> absorbed(nn.Linear(2, 3, bias=False), torch.ones(2), torch.zeros(2)).bias
+    Parameter containing:
+    tensor([0., 0., 0.], requires_grad=True)
+    """
+    new, weight = copy.deepcopy(layer), layer.weight.flatten(1)  # (out, C)
+    bias = weight @ shift if layer.bias is None else layer.bias + weight @ shift
+    new.weight = nn.Parameter((weight * scale).view(layer.weight.shape))
+    new.bias = nn.Parameter(bias)
+    return new
 
 
 def affine_of(norm: Any) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Matrix products that do more in the same pass: the activation behind them, the sum with another product.
 
-    linear_gelu(x) = gelu(x Wᵀ + b)                          one product with the activation in its epilogue
-    repa_ffn(x) = gelu(x W_inᵀ + b_in) W_outᵀ + x Wᵀ + b     two products, and one that adds to the second in place
+    linear_gelu(x) = gelu(x Wᵀ + b)                              one product with the activation in its epilogue
+    three_products(x) = gelu(x W_inᵀ + b_in) W_outᵀ + x Wᵀ + b   two, and one that adds to the second in place
 
 On a GPU the activation in the epilogue is the tanh form of GELU: up to 5e-4 from the exact one, less than bf16 rounds.
 """
@@ -32,12 +32,12 @@ def linear_gelu_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(F.linear(x, weight, bias))
 
 
-@torch.library.custom_op("leanformer::repa_ffn", mutates_args=())
-def repa_ffn(x: Tensor, w: Tensor, b: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
+@torch.library.custom_op("leanformer::three_products", mutates_args=())
+def three_products(x: Tensor, w: Tensor, b: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
     """gelu(x W_inᵀ + b_in) W_outᵀ + x Wᵀ + b: (…, C) → (…, C).
 
     >>> c = torch.zeros(4)
-    >>> repa_ffn(torch.zeros(2, 4), torch.eye(4), c, torch.eye(4), c, torch.eye(4)).shape
+    >>> three_products(torch.zeros(2, 4), torch.eye(4), c, torch.eye(4), c, torch.eye(4)).shape
     torch.Size([2, 4])
     """
     rows = x.reshape(-1, x.shape[-1])
@@ -46,11 +46,11 @@ def repa_ffn(x: Tensor, w: Tensor, b: Tensor, w_in: Tensor, b_in: Tensor, w_out:
     return y.view_as(x)
 
 
-@repa_ffn.register_fake
+@three_products.register_fake
 def _(x, w, b, w_in, b_in, w_out):
     return x.new_empty(x.shape)
 
 
-def repa_ffn_reference(x: Tensor, w: Tensor, b: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
+def three_products_reference(x: Tensor, w: Tensor, b: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
     """The same in plain torch."""
     return F.linear(F.gelu(F.linear(x, w_in, b_in)), w_out) + F.linear(x, w, b)

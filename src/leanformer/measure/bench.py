@@ -6,7 +6,7 @@ The first model is the yardstick: each row's speed-up is over the same mode, bat
 import copy
 import functools
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from .energy import joules
 from .load_by_others import LoadByOthers, load_message
 from .rates import matrix_peak
 from .results import record, write_result
-from .runtimes import Open, Runtimes
-from .terminal import as_text, console
-from .timing import Call, Timing, capture, interleave, relocate
+from .terminal import Printed, console
+from .timing import Call, Timing, capture, interleave, prepare, relocate, with_copies
 
 OPTIMISED = "optimised"
 """The mode of models made fast by `lf.optimize`."""
@@ -33,6 +32,8 @@ MEMORY_LAYOUTS = 3
 """How often the weights are moved in memory, the repeats shared among the layouts: where they lie changes the speed."""
 
 Optimize = Callable[..., Any]
+Open = Callable[[nn.Module], Callable[[torch.Tensor], Any]]
+"""A model → a function that computes its answers in another runtime, such as that of an exported file."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Printed):
     """All rows of one run, with what it ran on."""
 
     rows: tuple[Measured, ...]
@@ -71,25 +72,17 @@ class Comparison:
 
     def print(self) -> None:
         """Print the table to the terminal, and what else the machine did."""
-        console().print(self)
+        super().print()
         if (line := load_message(self.load_by_others)) is not None and self.device == "cpu":
             console().print(line)
 
     def __rich__(self) -> Table:
         return comparison_table(self)
 
-    def __str__(self) -> str:
-        return as_text(comparison_table(self))
-
     def record(self) -> dict[str, Any]:
         """The run in the schema of `results`."""
-        return record(
-            "bench",
-            [asdict(row) for row in self.rows],
-            self.device,
-            matrix_peak=self.peak,
-            load_by_others=self.load_by_others,
-        )
+        more = {"matrix_peak": self.peak, "load_by_others": self.load_by_others}
+        return record("bench", [asdict(row) for row in self.rows], self.device, **more)
 
     def save(self, path: str | Path) -> Path:
         """Write the run as JSON."""
@@ -130,15 +123,16 @@ def compare(
     batches = batches or ((1, 256) if device.type == "cuda" else (1, 16))
     dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
     named = dict(models) if isinstance(models, Mapping) else _named(models)
-    known, machine = Runtimes(runtimes), LoadByOthers()
-    modes = (*modes, *known.known)
+    known, machine = dict(runtimes or {}), LoadByOthers()
+    opened = functools.cache(lambda mode, model: known[mode](model))  # exported once, whatever the batch sizes
+    modes = (*modes, *known)
     rows, peaks = [], {}
     with Progress(transient=True, disable=not console().is_terminal) as progress:
         task = progress.add_task("measuring", total=len(dtypes) * len(batches) * len(named) * len(modes))
         for dtype in dtypes:
             peaks[dtype] = matrix_peak(device, getattr(torch, dtype))
             for batch in batches:
-                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], known, optimize)
+                cell = _Cell(device, dtype, batch, modes, repeats, size, peaks[dtype], set(known), opened, optimize)
                 rows += cell.run(named, lambda: progress.advance(task))
     return Comparison(tuple(rows), str(device), peaks, machine.share())
 
@@ -154,7 +148,8 @@ class _Cell:
     repeats: int
     size: tuple[int, int, int] | None
     peak: float
-    runtimes: Runtimes
+    runtimes: Collection[str]
+    opened: Callable[[str, nn.Module], Callable[[torch.Tensor], Any]]
     optimize: Optimize | None = None
 
     def run(self, models: dict[str, nn.Module], tick: Any) -> list[Measured]:
@@ -173,11 +168,10 @@ class _Cell:
         energy = {key: joules(call, timings[key].median, self.device) for key, call in calls.items()}
         counts = {name: count(model, self.size) for name, model in models.items()}
         first = next(iter(models))
-        rows = []
-        for (name, mode), timing in timings.items():
-            yardstick = timings[first, mode]
-            spent = energy[name, mode]
-            rows.append(self._row(name, mode, timing, yardstick, counts[name], memory[name, mode], spent))
+        rows = [
+            self._row(*key, timing, timings[first, key[1]], counts[key[0]], memory[key], energy[key])
+            for key, timing in timings.items()
+        ]
         del calls, ready
         gc.collect()
         if self.device.type == "cuda":
@@ -185,15 +179,9 @@ class _Cell:
         return rows
 
     def _row(
-        self,
-        name: str,
-        mode: str,
-        timing: Timing,
-        yardstick: Timing,
-        size: Any,
-        memory: int | None,
+        self, name: str, mode: str, timing: Timing, yardstick: Timing, size: Any, memory: int | None,
         spent: float | None,
-    ) -> Measured:
+    ) -> Measured:  # fmt: skip
         throughput = self.batch / timing.median
         speedup, speedup_spread = timing.speedup(yardstick)
         return Measured(
@@ -224,10 +212,18 @@ class _Cell:
             ungraphed = fast.on(images, graph=False)
             return _Ready(fast.module, ungraphed, lambda: functools.partial(fast.recaptured(), images))
         if mode == "graph" and self.device.type == "cuda":  # not compiled twice
-            call = compiled.call if compiled is not None else self.runtimes.prepare(model, twin, images, "compiled")
-            return _Ready(twin, call, lambda: _with_copies(capture(call), images))
-        call = self.runtimes.prepare(model, twin, images, mode)
+            call = compiled.call if compiled is not None else self._prepare(model, twin, images, "compiled")
+            return _Ready(twin, call, lambda: functools.partial(with_copies(capture(call), images), images.clone()))
+        call = self._prepare(model, twin, images, mode)
         return _Ready(twin, call, lambda: call)
+
+    def _prepare(self, model: nn.Module, twin: nn.Module, images: torch.Tensor, mode: str) -> Call:
+        """A call on `images`: of `twin` (the model in the wanted dtype) in PyTorch, or of the model in its runtime."""
+        if mode not in self.runtimes:
+            return prepare(twin, images, mode)
+        if images.dtype != torch.float32 or images.device.type != "cpu":
+            raise ValueError(f"runtime '{mode}' is measured in float32 on the CPU, not in {images.dtype}")
+        return functools.partial(self.opened(mode, model), images)
 
     def _timings(
         self, ready: "dict[tuple[str, str], _Ready]"
@@ -267,17 +263,6 @@ class _Ready:
     """Outside any graph, whose memory does not show."""
     moved: Callable[[], Call]
     """The call that is timed, once the weights lie in a new place."""
-
-
-def _with_copies(replay: Call, images: torch.Tensor) -> Call:
-    """A graph that reads `images`, as its user calls it: a batch is copied in, and the output out."""
-    batch = images.clone()
-
-    def call() -> Any:
-        images.copy_(batch)
-        return replay().clone()
-
-    return call
 
 
 def _named(models: Sequence[nn.Module]) -> dict[str, nn.Module]:

@@ -1,6 +1,6 @@
 """keep_rate_for: how many tokens a budget of MACs pays for.
 
-Larger images have more patches; with fewer of them kept, a model costs what it cost before (EViT's Table 6). MACs
+Larger images have more patches; with fewer of them kept, a model costs what it cost before. MACs
 grow with the keep rate, so the highest rate within the budget is found by bisection.
 """
 
@@ -19,14 +19,9 @@ def keep_rate_for(model: nn.Module, macs: float, img_size: int | tuple[int, int]
     """The highest keep rate, in hundredths, at which the model costs at most `macs` for an image.
 
     Args:
-        model: a model with a run-time option `keep_rate`, as EViT gives it.
+        model: a model with a run-time option `keep_rate`, as methods that drop or merge tokens give it.
         macs: the budget.
         img_size: of the image; by default the model's own.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("deit_tiny_patch16_224", depth=4), lf.EViT())
-    >>> keep_rate_for(model, macs=0.6e9, img_size=288)
-    0.76
     """
     twin = copy.deepcopy(model).to("meta")
     if img_size is not None:

@@ -8,6 +8,7 @@ compiler gains across components shows as a negative rest.
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from ..core import Block, Branch, Reducer, blocks_of, card_of, input_of
+from ..core import Block, Branch, Reducer, blocks_of, card_of, input_of, reducers
 from .results import record, write_result
-from .terminal import as_text, console
+from .terminal import Printed
 from .timing import Call, Timing, interleave, prepare
 
 COMPONENTS = ("patch embedding", "token mixer", "FFN", "norms", "token reduction", "head")
@@ -51,21 +52,14 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Profiles:
+class Profiles(Printed):
     """Several models' profiles, with what they ran on."""
 
     rows: tuple[Profile, ...]
     device: str
 
-    def print(self) -> None:
-        """Print the table to the terminal."""
-        console().print(self)
-
     def __rich__(self) -> Table:
         return _render(self)
-
-    def __str__(self) -> str:
-        return as_text(_render(self))
 
     def record(self, **more: Any) -> dict[str, Any]:
         """The run in the schema of `results`."""
@@ -206,26 +200,20 @@ def _profile(
 
 def _without_reduction(model: nn.Module) -> dict[str, Branch]:
     """Branches that also take tokens away, by path, as the branches they would be without that."""
-    return {
-        f"{path}.{slot}": Branch(**getattr(block, slot).parts()).eval()
-        for path, block in blocks_of(model).items()
-        for slot in block.slots
-        if isinstance(getattr(block, slot), Reducer) and isinstance(getattr(block, slot), Branch)
-    }
+    reducing = {path: slot for path, slot in reducers(model).items() if isinstance(slot, Branch)}
+    return {path: Branch(**slot.parts()).eval() for path, slot in reducing.items()}
 
 
 def _captured(model: nn.Module, images: Tensor, whole: Mapping[str, Branch]) -> dict[str, tuple[tuple, dict]]:
     """The inputs of every module that a forward pass calls, by path."""
     seen: dict[str, tuple[tuple, dict]] = {}
-    watched = [
-        module.register_forward_pre_hook(_keep(seen, path), with_kwargs=True) for path, module in model.named_modules()
-    ]
-    model(images)
-    for path, branch in whole.items():  # such a branch may use its parts without calling them
-        if path in seen and f"{path}.fn" not in seen:
-            branch(*seen[path][0], **seen[path][1])
-    for handle in watched:
-        handle.remove()
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(_keep(seen, path), with_kwargs=True))
+        model(images)
+        for path, branch in whole.items():  # such a branch may use its parts without calling them
+            if path in seen and f"{path}.fn" not in seen:
+                branch(*seen[path][0], **seen[path][1])
     return seen
 
 

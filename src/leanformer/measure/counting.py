@@ -6,11 +6,16 @@ The pass runs on the meta device, so a ViT-H costs no memory and no arithmetic.
 """
 
 import copy
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
+from timm.layers import to_2tuple
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
@@ -60,7 +65,7 @@ def count_modules(model: nn.Module, size: tuple[int, ...] | None = None) -> dict
     if isinstance(twin, HasFixedPass):
         twin.forward = twin.fixed_pass  # called as the whole model, so that modules are counted under their paths
     # with autograd on, some composite operators run as one kernel that the counter does not know
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_BLIND) as counter, _PoolCounter(twin) as pool:
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_BLIND) as counter, _pooling(twin) as pool:
         try:
             twin(images)
         except (AssertionError, RuntimeError) as error:
@@ -69,7 +74,7 @@ def count_modules(model: nn.Module, size: tuple[int, ...] | None = None) -> dict
     flops = {path.partition(".")[2]: sum(ops.values()) for path, ops in counter.get_flop_counts().items()}
     flops[""] = counter.get_total_flops()
     return {
-        path: Count(sum(p.numel() for p in module.parameters()), flops.get(path, 0) // 2, pool.under(path))
+        path: Count(sum(p.numel() for p in module.parameters()), flops.get(path, 0) // 2, _under(path, pool))
         for path, module in model.named_modules()
     }
 
@@ -84,30 +89,20 @@ _BLIND = {
 }
 
 
-class _PoolCounter:
-    """Counts the additions of average pooling through forward hooks: one for each element of each window."""
+@contextmanager
+def _pooling(model: nn.Module) -> Iterator[Counter[str]]:
+    """Within the context, additions of average pooling by path: one for each element of each window."""
+    counts: Counter[str] = Counter()
 
-    def __init__(self, model: nn.Module):
-        self.counts: dict[str, int] = {}
-        self.handles = [
-            module.register_forward_hook(self._hook(path))
-            for path, module in model.named_modules()
-            if isinstance(module, nn.AvgPool2d)
-        ]
+    def add(path: str, module: Any, inputs: Any, output: torch.Tensor) -> None:
+        counts[path] += output.numel() * prod(to_2tuple(module.kernel_size))  # type: ignore[operator, arg-type]
 
-    def _hook(self, path: str) -> Any:
-        def add(module: nn.AvgPool2d, inputs: Any, output: torch.Tensor) -> None:
-            kernel = module.kernel_size if isinstance(module.kernel_size, tuple) else (module.kernel_size,) * 2
-            self.counts[path] = self.counts.get(path, 0) + output.numel() * prod(kernel)
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            if isinstance(module, nn.AvgPool2d):
+                hooks.enter_context(module.register_forward_hook(partial(add, path)))
+        yield counts
 
-        return add
 
-    def under(self, path: str) -> int:
-        return sum(n for at, n in self.counts.items() if not path or at == path or at.startswith(f"{path}."))
-
-    def __enter__(self) -> "_PoolCounter":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        for handle in self.handles:
-            handle.remove()
+def _under(path: str, counts: Counter[str]) -> int:
+    return sum(n for at, n in counts.items() if not path or at == path or at.startswith(f"{path}."))

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..core import Fusible, blocks_of, card_of, fold, input_of, plain_of
 from .counting import Count, count_modules
-from .terminal import as_text
+from .terminal import Printed
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Description:
+class Description(Printed):
     """The lines of a model; prints as a table in a terminal, and as text through `str`."""
 
     title: str
@@ -36,9 +36,6 @@ class Description:
 
     def __rich__(self) -> Table:
         return _render(self)
-
-    def __str__(self) -> str:
-        return as_text(_render(self))
 
 
 def describe(model: nn.Module, size: tuple[int, int, int] | None = None) -> Description:

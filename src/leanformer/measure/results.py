@@ -128,8 +128,8 @@ def choose(names: Iterable[str], only: str) -> list[str]:
     Raises:
         ValueError: where no name is left.
 
-    >>> choose(["EViT 0.7", "EViT 0.7 + RePa", "RePa 0.5", "SiT"], "EViT 0.7 | 0.5")
-    ['EViT 0.7', 'RePa 0.5']
+    >>> choose(["small", "small, fused", "tiny 0.5", "base"], "small | 0.5")
+    ['small', 'tiny 0.5']
     """
     names, texts = list(names), [text.strip() for text in only.split("|")]
     parts = [text for text in texts if text not in names]

@@ -4,8 +4,23 @@ import io
 import sys
 
 from rich.console import Console, RenderableType
+from rich.table import Table
 
 WIDE = 150
+
+
+class Printed:
+    """Something that prints as a table: `__rich__` gives it for terminals, `str` is the same as plain text."""
+
+    def __rich__(self) -> Table:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
+    def print(self) -> None:
+        """Print the table to the terminal."""
+        console().print(self)
 
 
 def console() -> Console:

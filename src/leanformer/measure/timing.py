@@ -229,10 +229,19 @@ def graphed(run: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[Tensor
         with torch.inference_mode():
             return run(buffer)
 
-    replay = capture(call)
+    return with_copies(capture(call), buffer)
+
+
+def with_copies(replay: Call, inputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """A graph as its user calls it: the batch is copied to where the graph reads it, and the output is copied out.
+
+    Args:
+        replay: what `capture` gave.
+        inputs: the tensor that it reads.
+    """
 
     def answer(batch: Tensor) -> Tensor:
-        buffer.copy_(batch)
+        inputs.copy_(batch)
         return replay().clone()
 
     return answer

@@ -3,20 +3,21 @@
     trained   γ norm(x) + (1 − γ) (BN(x) + η x)          γ from 1 to 0, linearly over the ramp; η is learnt
     fused     W (BN(x) + η x) + b = W′ x + b′            no norm is left before attention and FFN
 
-The road to FFNs without norms that RePaFormer's Table 3 compares itself with: it multiplies as much as the backbone.
+The model multiplies as much as the backbone; what it saves are the norms.
 SLAB's linear attention is no part of this. C channels.
 """
 
 import copy
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from timm.layers import Attention
 from torch import Tensor, nn
 
 from ..core import Block, Branch, Build, Layout, Method, select
-from ..layers.norms import affine_of, make_norm
+from ..fields import Amount
+from ..layers.norms import absorbed, affine_of, make_norm
 
 FIRST = ("qkv", "fc1")
 """The linear behind the norm: an attention's, an FFN's."""
@@ -84,22 +85,6 @@ def first_linear(fn: Any) -> str | None:
     return found if known and plain else None
 
 
-@torch.no_grad()
-def absorbed(linear: nn.Linear | nn.Conv2d, scale: Tensor, shift: Tensor) -> nn.Module:
-    """The linear, or 1 x 1 convolution, behind x → scale · x + shift, in one: W (s x + t) + b.
-
-    >>> absorbed(nn.Linear(2, 3, bias=False), torch.ones(2), torch.zeros(2)).bias
-    Parameter containing:
-    tensor([0., 0., 0.], requires_grad=True)
-    """
-    new = copy.deepcopy(linear)
-    weight = linear.weight.flatten(1)  # (out, C)
-    own = linear.bias if linear.bias is not None else torch.zeros_like(weight[:, 0])
-    new.weight.copy_((weight * scale).view_as(linear.weight))
-    new.bias = nn.Parameter(own + weight @ shift)
-    return new
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SLAB(Method, name="slab"):
     """Batch norms for the norms before FFNs, and before attention if asked for, in all blocks or in some.
@@ -110,19 +95,13 @@ class SLAB(Method, name="slab"):
     ('ProgressiveNorm', 'Identity')
     """
 
-    acts_on: ClassVar = None
-
-    ramp_epochs: float = 0.0
+    ramp_epochs: Amount = 0.0
     """Epochs over which the old norms turn into batch norms, the paper's whole training; 0 starts with batch norms."""
     attention: bool = False
     """Whether the norms before attention go as well, as in the paper; False leaves token mixers to other methods."""
     blocks: tuple[int, ...] | None = None
     stages: tuple[int, ...] | None = None
     """Blocks (0-based, over the whole depth) and stages to change; None changes all."""
-
-    def __post_init__(self) -> None:
-        if not self.ramp_epochs >= 0:
-            raise ValueError(f"ramp_epochs is {self.ramp_epochs}; give a number of epochs, 0 or more")
 
     def off(self) -> "SLAB":
         return self.replace(blocks=())

@@ -17,8 +17,9 @@ from torch import nn
 
 from ..core import Block, Branch, Method, blocks_of, input_of, select
 from ..core.method import Build
-from ..layers.activations import ACTIVATIONS
-from ..layers.mixers import FIXED_SIZE, MIXERS, Mixer, SelfAttention, make_mixer
+from ..fields import Above0, Count
+from ..layers.activations import activation
+from ..layers.mixers import FIXED_SIZE, Mixer, MixerName, SelfAttention, check_odd, make_mixer
 
 
 class MixerBranch(Branch):
@@ -39,32 +40,26 @@ class TokenMixer(Method, name="token_mixer"):
     'Pooling'
     """
 
-    mixer: str = "pooling"
+    mixer: MixerName = "pooling"
     stages: tuple[int, ...] | None = None
     blocks: tuple[int, ...] | None = None
     """Over the whole depth, from 0."""
-    pool_size: int = 3
-    kernel_size: int | None = None
+    pool_size: Count = 3
+    kernel_size: Count | None = None
     """Of depthwise (3 where None) and separable (7 where None) convolutions."""
-    expansion: float = 2.0
+    expansion: Above0 = 2.0
     """Of the hidden layer of separable convolutions and of the spatial MLP."""
-    head_dim: int = 32
+    head_dim: Count = 32
     qkv_bias: bool = False
     proj_bias: bool = False
     act: str | None = None
     """Of separable convolutions (star_relu where None) and of the spatial MLP (gelu where None)."""
 
     def __post_init__(self) -> None:
-        if self.mixer not in MIXERS:
-            raise ValueError(f"unknown token mixer '{self.mixer}'; known: {', '.join(MIXERS)}")
-        for name in ("pool_size", "kernel_size"):
-            size = getattr(self, name)
-            if size is not None and (size < 1 or size % 2 == 0):
-                raise ValueError(f"{name} must be a positive odd number, it is {size}")
-        if self.expansion <= 0 or self.head_dim < 1:
-            raise ValueError(f"expansion and head_dim must be positive; they are {self.expansion} and {self.head_dim}")
-        if self.act is not None and self.act not in ACTIVATIONS:
-            raise ValueError(f"unknown activation '{self.act}'; known: {', '.join(sorted(ACTIVATIONS))}")
+        super().__post_init__()
+        check_odd("pool_size", self.pool_size)
+        check_odd("kernel_size", self.kernel_size or 3)
+        activation(self.act or "gelu")
 
     def swaps(self, model: nn.Module) -> dict[str, Build]:
         places = select(model, "mix", self.blocks, self.stages)

@@ -93,6 +93,25 @@ def _converter(official: str) -> Converter:
     return found[0]
 
 
+def take(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Those of the options that have these names; they leave `config`."""
+    return {name: config.pop(name) for name in names if name in config}
+
+
+def refuse_options(left: dict[str, Any], neutral: dict[str, Any], ours: str) -> None:
+    """Refuse official options that have no counterpart, unless they are at the value that changes nothing.
+
+    Args:
+        left: The options that were not understood.
+        neutral: Option → the value that changes nothing; None never does.
+        ours: What the message calls our model.
+    """
+    for key, value in left.items():
+        value = tuple(value) if isinstance(value, list) else value
+        if value is not None and value != neutral.get(key):
+            raise ValueError(f"the official option {key}={value!r} has no counterpart in our {ours}")
+
+
 VIT_BLOCKS = KeyMap(
     [
         ("blocks.{i}.norm1.{*}", "blocks.{i}.mix.norm.{*}"),

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..backbones import create
 from ..backbones.gfnet import CONFIGS
-from .door import CONVERTERS, RELEASED, Converter, KeyMap, State
+from .door import CONVERTERS, RELEASED, Converter, KeyMap, State, refuse_options, take
 
 ISOTROPIC = "raoyongming/GFNet gfnet.GFNet"
 PYRAMID = "raoyongming/GFNet gfnet.GFNetPyramid"
@@ -31,16 +31,14 @@ SAME = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth
 
 def _arguments(config: dict[str, Any]) -> dict[str, Any]:
     left = dict(config)
-    arguments = {key: left.pop(key) for key in SAME if key in left}
+    arguments = take(left, *SAME)
     arguments |= {"drop_rate": left.pop("dropcls", 0.0), "proj_drop_rate": left.pop("drop_rate", 0.0)}
     if left.pop("uniform_drop", False) and arguments.get("drop_path_rate"):
         raise ValueError("the official option uniform_drop=True has no counterpart: our drop path grows with the depth")
     if not left.pop("no_layerscale", True):
         arguments["layer_scale"] = left.pop("init_values", 1e-3)
     left.pop("init_values", None)
-    for key, value in left.items():
-        if value is not None:
-            raise ValueError(f"the official option {key}={value!r} has no counterpart in our GFNet")
+    refuse_options(left, {}, "GFNet")
     return arguments
 
 

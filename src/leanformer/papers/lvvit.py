@@ -18,7 +18,7 @@ from ..backbones import create
 from ..backbones.lvvit_models import CONFIGS
 from ..core import card_of
 from ..train.recipe import Recipe
-from .door import CONVERTERS, RELEASED, VIT_BLOCKS, Converter, State
+from .door import CONVERTERS, RELEASED, VIT_BLOCKS, Converter, State, refuse_options, take
 from .published import Published, publish
 
 # Official keys
@@ -40,7 +40,7 @@ def arguments_of(config: dict[str, Any], defaults: dict[str, Any]) -> dict[str, 
     {'embed_dim': 384, 'skip_lam': 2.0, 'stem': '4c'}
     """
     left = {**defaults, **config}
-    arguments = {key: left.pop(key) for key in (*SAME, *ALSO_SAME) if key in left}
+    arguments = take(left, *SAME, *ALSO_SAME)
     for key in APART:
         left.pop(key, None)
     stem = left.pop("p_emb", "naive")
@@ -50,10 +50,8 @@ def arguments_of(config: dict[str, Any], defaults: dict[str, Any]) -> dict[str, 
     dropout = left.pop("drop_rate", 0.0)
     if dropout:
         arguments |= {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
-    neutral = {"drop_path_decay": "linear", "order": ["tr"] * arguments.get("depth", 0)}
-    for key, value in left.items():
-        if value is not None and value != neutral.get(key):
-            raise ValueError(f"the official option {key}={value!r} has no counterpart in our LV-ViT")
+    neutral = {"drop_path_decay": "linear", "order": ("tr",) * arguments.get("depth", 0)}
+    refuse_options(left, neutral, "LV-ViT")
     return arguments
 
 

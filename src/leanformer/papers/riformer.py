@@ -25,8 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..backbones import create, register
+from ..backbones import create
 from ..backbones.metaformer_config import SIZES
+from ..backbones.registry import register_named
 from ..core import apply, card_of, fold
 from ..methods import RIFormer
 from ..train.recipe import Recipe
@@ -42,18 +43,15 @@ PIXELS = {"": 224, "_384": 384}
 # models
 
 
-def _register(name: str, backbone: str, img_size: int) -> None:
-    def entry(**arguments: Any) -> nn.Module:
-        return apply(create(backbone, **{"img_size": img_size, **arguments}), RIFormer())
-
-    entry.__name__ = entry.__qualname__ = name
-    entry.__doc__ = f"{backbone} at {img_size} pixels with an affine for each token mixer."
-    register(entry)
+def riformer(backbone: str, **arguments: Any) -> nn.Module:
+    """A backbone with an affine for each token mixer."""
+    return apply(create(backbone, **arguments), RIFormer())
 
 
 for _size in SIZES:
     for _end, _pixels in PIXELS.items():
-        _register(f"riformer_{_size}{_end}", f"poolformer_{_size}", _pixels)
+        _settings = {"backbone": f"poolformer_{_size}", "img_size": _pixels}
+        register_named(riformer, {f"riformer_{_size}{_end}": _settings})
         RELEASED[f"riformer_{_size}{_end}"] = (OFFICIAL, {"arch": _size, "img_size": _pixels})
 
 # official keys
@@ -256,41 +254,22 @@ RECIPE = Recipe(
 )  # fmt: skip
 PAPER = RIFormer(start="paper", relative=False, feature_epochs=400, relation_epochs=100)
 FINE = RECIPE.replace(epochs=30, learning_rate=1e-4, warmup_epochs=0, batch_size=1024)
+LARGER: dict[str, Any] = {"arguments": {"img_size": 384}, "img_size": 384, "teacher": "gfnet_h_b", "recipe": FINE}
+FROM_PAPER = "epochs and augmentation from the paper; optimizer from mmpretrain's configuration"
+OURS = "not in the paper: relative losses, and affines fitted to the token mixers before training"
+NO_RATE = "30 epochs from the model trained at 224; the paper states no rate, 1e-4 at batch 1024 is ours"
 
-publish(
-    Published(
-        name=f"riformer_{size}",
-        model=f"poolformer_{size}",
-        methods=(PAPER,),
-        teacher=f"gfnet_h_b + imitation=poolformer_{size}",
-        recipe=RECIPE,
-        top1=PRINTED[size][3],
-        note="epochs and augmentation from the paper; optimizer from mmpretrain's configuration",
+
+def _published(size: str, end: str, method: RIFormer, note: str, **more: Any) -> Published:
+    usual: dict[str, Any] = {"teacher": f"gfnet_h_b + imitation=poolformer_{size}", "recipe": RECIPE, **more}
+    return Published(name=f"riformer_{size}{end}", model=f"poolformer_{size}", methods=(method,), note=note, **usual)
+
+
+for _size in SIZES:
+    publish(
+        [
+            _published(_size, "", PAPER, FROM_PAPER, top1=PRINTED[_size][3]),
+            _published(_size, "_ours", PAPER.replace(relative=True, start="fit"), OURS),
+            _published(_size, "_384", PAPER.replace(layers=0), NO_RATE, top1=PRINTED[_size][6], **LARGER),
+        ]
     )
-    for size in SIZES
-)
-publish(
-    Published(
-        name=f"riformer_{size}_ours",
-        model=f"poolformer_{size}",
-        methods=(PAPER.replace(relative=True, start="fit"),),
-        teacher=f"gfnet_h_b + imitation=poolformer_{size}",
-        recipe=RECIPE,
-        note="not in the paper: relative losses, and affines fitted to the token mixers before training",
-    )
-    for size in SIZES
-)
-publish(
-    Published(
-        name=f"riformer_{size}_384",
-        model=f"poolformer_{size}",
-        arguments={"img_size": 384},
-        img_size=384,
-        methods=(PAPER.replace(layers=0),),
-        teacher="gfnet_h_b",
-        recipe=FINE,
-        top1=PRINTED[size][6],
-        note="30 epochs from the model trained at 224; the paper states no rate, 1e-4 at batch 1024 is ours",
-    )
-    for size in SIZES
-)

@@ -3,10 +3,5 @@
 from . import evit, metaformer, repa, riformer, sit
 from .table import PaperTables
 
-TABLES: dict[str, PaperTables] = {
-    "evit": evit.TABLES,
-    "metaformer": metaformer.TABLES,
-    "repa": repa.TABLES,
-    "riformer": riformer.TABLES,
-    "sit": sit.TABLES,
-}
+PAPERS = (evit, metaformer, repa, riformer, sit)
+TABLES: dict[str, PaperTables] = {paper.__name__.rpartition(".")[2]: paper.TABLES for paper in PAPERS}

@@ -6,7 +6,7 @@ and what was found is remembered by module, inputs, chip and versions.
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,12 +102,10 @@ def _before_calls(model: nn.Module, paths: list[str]) -> Iterator[list[tuple[str
     def note(path: str) -> Any:
         return lambda module, arguments, named: calls.append((path, arguments, named))
 
-    handles = [model.get_submodule(path).register_forward_pre_hook(note(path), with_kwargs=True) for path in paths]
-    try:
+    with ExitStack() as hooks:
+        for path in paths:
+            hooks.enter_context(model.get_submodule(path).register_forward_pre_hook(note(path), with_kwargs=True))
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _compared(

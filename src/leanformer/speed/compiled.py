@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..measure.timing import capture
+
 
 class Compiled:
     """A module compiled for the shapes that it meets; it may be called at other shapes, and is compiled again then.
@@ -52,23 +54,13 @@ class Graph:
     """
 
     def __init__(self, compiled: Compiled, arguments: tuple[Any, ...], named: dict[str, Any] | None = None):
-        self.holds = (compiled, arguments, named)
         self.device = next(each.device for each in (*arguments, *(named or {}).values()) if isinstance(each, Tensor))
         with torch.cuda.device(self.device):
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                for _ in range(3):
-                    compiled(*arguments, **(named or {}))
-            torch.cuda.current_stream().wait_stream(aside)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.output = compiled(*arguments, **(named or {}))
+            self.replay = capture(lambda: compiled(*arguments, **(named or {})))  # holds all that it reads
 
     def __call__(self) -> Any:
         """Replay; what is returned is overwritten by the next replay."""
-        self.graph.replay()
-        return self.output
+        return self.replay()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # at the end of the process there may be no device any more

@@ -9,10 +9,9 @@ from torch import nn
 
 from ..backbones import load as load_plain
 from ..core import card_of, set_card
-from .compiled import Compiled
 from .memory import chip_name
 from .optimized import Choice
-from .search import Form, Task, after_steps, all_steps, finished
+from .search import Form, Task, all_steps, finished
 
 
 class PlainForm(UserWarning):
@@ -55,9 +54,8 @@ def load(path: str | os.PathLike[str], fast: bool = True) -> nn.Module:
         return model
     shape = (tuned["batch"], *tuned["size"])
     task = Task.of(model, device, getattr(torch, tuned["dtype"]), shape, repeats=1, fp8=False)
-    choice = Choice.from_json(tuned["batch"], tuned)
-    module = after_steps(task.plain, choice)
-    return finished(task, Form(choice, module, Compiled(module)), graph=choice.graph and device.type == "cuda")
+    form = Form.of(task, Choice.from_json(tuned["batch"], tuned))
+    return finished(task, form, graph=form.choice.graph and device.type == "cuda")
 
 
 def _check(tuned: dict[str, Any], path: str | os.PathLike[str]) -> None:

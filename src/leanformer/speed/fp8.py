@@ -7,6 +7,7 @@ gain, and their errors reach the answers undamped.
 import copy
 import functools
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -103,13 +104,10 @@ def _rows_seen(model: nn.Module) -> dict[str, int]:
     def note(path: str, _: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         seen[path] = arguments[0][..., 0].numel()
 
-    linears = {path: module for path, module in model.named_modules() if type(module) is nn.Linear}
-    handles = [layer.register_forward_pre_hook(functools.partial(note, path)) for path, layer in linears.items()]
     some = next(model.parameters())
-    try:
-        with torch.inference_mode():
-            model(torch.zeros(1, *input_of(model)["input_size"], dtype=some.dtype, device=some.device))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.inference_mode(), ExitStack() as hooks:
+        for path, module in model.named_modules():
+            if type(module) is nn.Linear:
+                hooks.enter_context(module.register_forward_pre_hook(functools.partial(note, path)))
+        model(torch.zeros(1, *input_of(model)["input_size"], dtype=some.dtype, device=some.device))
     return seen

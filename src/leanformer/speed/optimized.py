@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..core import card_of, set_card
-from ..measure.terminal import as_text
+from ..measure.terminal import Printed
 from .compiled import Compiled, Graph
 
 
@@ -54,7 +54,7 @@ class Timed:
 
 
 @dataclasses.dataclass
-class Choice:
+class Choice(Printed):
     """What was chosen, and what each step gained.
 
     Attributes:
@@ -94,9 +94,6 @@ class Choice:
             kept = "kept" if attempt.kept else "no gain"
             table.add_row(attempt.step, "the model", rate, share, f"{attempt.error:.1e}", kept)
         return table
-
-    def __str__(self) -> str:
-        return as_text(self)
 
     def as_json(self) -> dict[str, Any]:
         """All but what is found out anew each time, as JSON values."""

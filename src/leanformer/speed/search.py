@@ -56,6 +56,12 @@ class Form:
     module: nn.Module
     compiled: Compiled
 
+    @classmethod
+    def of(cls, task: Task, choice: Choice) -> "Form":
+        """The task's model after the steps of a choice."""
+        module = after_steps(task.plain, choice)
+        return cls(choice, module, Compiled(module))
+
     def call(self, images: Tensor) -> Any:
         laid_out = _laid_out(images, self.choice.steps)
         return lambda: self.compiled(laid_out)
@@ -108,15 +114,13 @@ def optimize(
     shape = (batch, *(size or input_of(model)["input_size"]))
     task = Task.of(model, device, kind, shape, repeats=repeats, fp8=fp8)
     if way is None:
-        choice = Choice(batch, known_to_pay(task.plain, task.chip, fp8))
-        return finished(task, Form(choice, module := after_steps(task.plain, choice), Compiled(module)))
+        return finished(task, Form.of(task, Choice(batch, known_to_pay(task.plain, task.chip, fp8))))
     key = key_of(way, repr(model), task.chip, shape, dtype, list(all_steps(fp8)))
     known = recall(key)
     if known is not None:
         choice = Choice.from_json(batch, known)
         choice.remembered = True
-        module = after_steps(task.plain, choice)
-        return finished(task, Form(choice, module, Compiled(module)), graph=choice.graph)
+        return finished(task, Form.of(task, choice), graph=choice.graph)
     fast = finished(task, _by_modules(task) if way == "modules" else _by_model(task))
     remember(key, fast.choice.as_json())
     return fast
@@ -225,19 +229,17 @@ def _of_faster_modules(task: Task, whole: Collection[str]) -> Form:
 
 def _by_model(task: Task) -> Form:
     """The whole model compiled and timed after each step in turn; a step stays where it gains."""
-    best = Form(Choice(len(task.images)), task.plain, Compiled(task.plain))
+    best = Form.of(task, Choice(len(task.images)))
     seconds = interleave({"": best.call(task.images)}, task.images.device, task.repeats)[""].median
     attempts = [Attempt("torch.compile", seconds, task.judge.verdict(task.plain, []).error, kept=True)]
     for name in [*rewrites(), *([eight_bits.STEP] if task.fp8 else [])]:
         steps = [step for step in all_steps(fp8=True) if step in (*best.choice.steps, name)]
-        choice = Choice(len(task.images), steps)
-        new = after_steps(task.plain, choice)
         if all_steps(fp8=True)[name].apply(best.module) is None:
             continue
-        form = Form(choice, new, Compiled(new))
+        form = Form.of(task, Choice(len(task.images), steps))
         calls = {"old": best.call(task.images), "new": form.call(task.images)}
         timings = interleave(calls, task.images.device, task.repeats)
-        verdict = task.judge.verdict(new, steps)
+        verdict = task.judge.verdict(form.module, steps)
         kept = verdict.right and timings["new"].median < alone.WORTH * timings["old"].median
         attempts.append(Attempt(name, timings["new"].median, verdict.error, kept))
         best = form if kept else best

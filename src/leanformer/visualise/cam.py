@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..core import blocks_of, classes_of, taps
 from ..layers.layout import to_plane
-from ..methods.sit.teaching import places_of
+from ..layers.levels import levels_of
 from .figure import AMOUNTS, Figure, panels
 from .images import Picture, as_batch, enlarged, named, pictures, where
 from .names import class_name
@@ -55,7 +55,7 @@ def _chosen(output: Tensor | tuple[Tensor, ...], target: int | None) -> tuple[Te
 
 def _of_levels(model: nn.Module, batch: Tensor, target: int | None) -> tuple[Tensor, Tensor]:
     """Maps (B, h, w) and classes (B,) of a model of timm's without our blocks, from its feature levels."""
-    levels = places_of(model)
+    levels = levels_of(model)
     with torch.enable_grad(), taps(model.eval(), [level.path for level in levels]) as seen:
         chosen, classes = _chosen(model(batch.detach().requires_grad_()), target)
         found = [seen[level.path] for level in levels]

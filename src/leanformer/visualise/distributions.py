@@ -1,4 +1,4 @@
-"""How the values of features are spread in two models, stage by stage (RIFormer's Figure 5).
+"""How the values of features are spread in two models, stage by stage (Figure 5 of Wang et al., CVPR 2023).
 
 A model of one stage is cut into quarters of its depth.
 """

@@ -1,4 +1,4 @@
-"""Effective receptive field: which pixels move the features in the middle (RIFormer's Figure 4).
+"""Effective receptive field: which pixels move the features in the middle (Figure 4 of Wang et al., CVPR 2023).
 
     field = Σ over images and colours of relu(∂ Σ_c y_c(centre) / ∂ pixel)        y: the last block's output
 

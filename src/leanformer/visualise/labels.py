@@ -27,8 +27,8 @@ RADIUS = 5
 def short_names(names: Sequence[str]) -> dict[str, str]:
     """Each name → a shorter one: what all share with the plain model among them is told once.
 
-    >>> short_names(["deit_small", "deit_small evit:keep_rate=0.7"])
-    {'deit_small': 'deit_small', 'deit_small evit:keep_rate=0.7': '+ evit:keep_rate=0.7'}
+    >>> short_names(["deit_small", "deit_small token_mixer"])
+    {'deit_small': 'deit_small', 'deit_small token_mixer': '+ token_mixer'}
     """
     plain = min(names, key=len, default="") + " "
     return {name: f"+ {name.removeprefix(plain)}" if name.startswith(plain) else name for name in names}

@@ -1,6 +1,6 @@
 """Why tokens can go: a ViT on some of its patches, tokens that are alike, and where deep tokens look.
 
-EViT's Figure 1 (`removed_tokens`), SiT's Figures 1a (`token_similarity`) and 1b (`deep_attention`), for any ViT.
+`removed_tokens`, `token_similarity` and `deep_attention` are first figures of papers on token reduction, for any ViT.
 B images, N patches, C channels, H x W the plane of patches.
 """
 

@@ -1,4 +1,4 @@
-"""Which patches a lean model looks at: kept tokens (EViT's Figure 3) and slimming weights (SiT's Figure 7).
+"""Which patches a lean model looks at: the tokens that are kept, and the weights by which tokens are mixed.
 
 B images, K kept tokens, H x W the plane of patches.
 """
@@ -21,11 +21,6 @@ def kept_tokens(model: nn.Module, images: Picture | Sequence[Picture]) -> Figure
     """The patches that are left behind each place where a model drops tokens; the others fade.
 
     A fused token stands for many patches and for none of them in particular, so it is counted and not drawn.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.EViT())
-    >>> kept_tokens(model, torch.zeros(1, 3, 32, 32)).summary.splitlines()[1]
-    'after block 2: 12 of 16 patches (75%) and a fused token'
     """
     model = model.eval()
     batch = as_batch(model, images)
@@ -56,18 +51,14 @@ def kept_tokens(model: nn.Module, images: Picture | Sequence[Picture]) -> Figure
 
 
 def slimming(model: nn.Module, images: Picture | Sequence[Picture]) -> Figure:
-    """How much each patch gives to the tokens that are left after each slimming, 1 being an equal share.
-
-    >>> import leanformer as lf
-    >>> model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2), lf.SiT())
-    >>> slimming(model, torch.zeros(1, 3, 32, 32)).summary.splitlines()[0]
-    'Token slimming by vit + sit on 1 image: 1 is an equal share of every patch.'
-    """
+    """How much each patch gives to the tokens that are left after each slimming, 1 being an equal share."""
     model = model.eval()
     batch = as_batch(model, images)
     soft = [path for path, reducer in reducers(model).items() if not isinstance(reducer.decision, Decision)]
     if not soft:
-        raise ValueError("no method in this model mixes tokens by weights, so there is no slimming to show; try lf.SiT")
+        raise ValueError(
+            "no method in this model mixes tokens by weights: no slimming to show; kept_tokens shows what is left"
+        )
     rows = dict(zip(reducers(model), traced(model, batch)))
     maps = [rows[path].unflatten(2, _plane(model)) for path in soft]  # (B, N̂, H, W) each
     shares = [given.sum(1) / given.sum(1).mean((1, 2), keepdim=True) for given in maps]  # (B, H, W), mean 1

@@ -63,9 +63,8 @@ class Dinov2(VisionTransformer):
 def dinov2(norm_eps: float = 1e-6, swiglu: bool = False, **given: Any) -> nn.Module:
     """A DINOv2 of any dimensions; `swiglu` gates its FFN, as the largest one's."""
     kind: dict[str, Any] = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU} if swiglu else {}
-    sizes = {key: given[key] for key in ("img_size", "in_chans") if key in given}
     model = Dinov2(norm_layer=partial(nn.LayerNorm, eps=norm_eps), **{"init_values": 1.0, **given, **kind})
-    return with_config(model, **sizes)
+    return with_config(model, given)
 
 
 KEYS = KeyMap(

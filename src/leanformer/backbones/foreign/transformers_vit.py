@@ -35,8 +35,9 @@ HEADS = r"pooler\.|mask_token"
 @register
 def deit_distilled(norm_eps: float = 1e-6, **arguments: Any) -> nn.Module:
     """A DeiT of any dimensions that answers with the mean of its class token's and its distillation token's head."""
-    sizes = {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
-    return with_config(VisionTransformerDistilled(norm_layer=partial(nn.LayerNorm, eps=norm_eps), **arguments), **sizes)
+    return with_config(
+        VisionTransformerDistilled(norm_layer=partial(nn.LayerNorm, eps=norm_eps), **arguments), arguments
+    )
 
 
 def block_keys(theirs: str) -> list[tuple[str, str]]:

@@ -1,1 +1,28 @@
-"""Pieces of kernels that two owners share."""
+"""Pieces of kernels that two owners share, and how a kernel becomes an operator of torch."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def operator(kernel: str, shapes: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate the plain form of a function: an operator that computes so on a CPU, and by a kernel on a GPU.
+
+    The operator has the function's name, and the function itself as `plain`.
+
+    Args:
+        kernel: The module whose `launch` runs the kernel with the same arguments; it is imported at the first call, so
+            that everything else works where Triton is not installed.
+        shapes: The same arguments → empty tensors of the shapes and dtypes that come out.
+    """
+
+    def decorate(plain: Callable[..., Any]) -> Any:
+        made = torch.library.custom_op(f"leanformer::{plain.__name__}", mutates_args=(), device_types="cpu")(plain)
+        made.register_kernel("cuda")(lambda *given: importlib.import_module(kernel).launch(*given))
+        made.register_fake(shapes)
+        made.plain = plain  # type: ignore[attr-defined]
+        return made
+
+    return decorate

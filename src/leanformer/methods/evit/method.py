@@ -12,17 +12,20 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from numbers import Real
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
 from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
-from ...layers.attention import SCORES, attend
+from ...core.method import refuse_repeated
+from ...fields import Amount, Count, Within
+from ...layers.attention import attend
 from .fast import REWRITES
 from .reorganise import Choose, reorganise
+
+Rate = Annotated[float, Within(0, 1, "(]")]
 
 
 def kept_count(keep_rate: float, tokens: int) -> int:
@@ -85,13 +88,12 @@ class Reorganise(Branch):
             raise ValueError(f"EViT is to keep {self.tokens} tokens where only {tokens} arrive; ask for fewer")
         return self.tokens
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
         droppable = x.shape[1] - self.prefix
         keep = self.keep(droppable)
-        masked = attn_mask is not None or is_causal
         if keep == droppable:
-            return super().forward(x, **({"attn_mask": attn_mask, "is_causal": is_causal} if masked else {}))
-        if masked:
+            return super().forward(x, **mask)
+        if mask:
             raise ValueError("EViT removes tokens, so an attention mask over all of them fits no later block")
         y, received = attend(self.fn, self.norm(x), self.score)  # type: ignore[arg-type]
         x = self.skip(x) + self.scaled(y)  # (B, prefix + P, C)
@@ -134,27 +136,17 @@ class EViT(Method, name="evit"):
 
     runtime: ClassVar[frozenset[str]] = frozenset({"keep_rate", "tokens", "fuse_tokens"})
 
-    keep_rate: float | tuple[float, ...] = 0.7
+    keep_rate: Rate | tuple[Rate, ...] = 0.7
     at: tuple[int, ...] | None = None
     fuse_tokens: bool = True
     score: Literal["class", "mean"] = "class"
-    tokens: tuple[int | None, ...] | None = None
-    start_epoch: float = 10
-    shrink_epochs: float = 100
+    tokens: tuple[Count | None, ...] | None = None
+    start_epoch: Amount = 10
+    shrink_epochs: Amount = 100
 
     def __post_init__(self) -> None:
-        for name in ("keep_rate", "at", "tokens"):
-            value = getattr(self, name)
-            if isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
-        _check_rates(self.keep_rate)
-        _check_counts(self.tokens)
-        _check_places(self.at)
-        if self.score not in SCORES:
-            raise ValueError(f"score is '{self.score}'; give 'class' (the paper's) or 'mean' (ours)")
-        for name in ("start_epoch", "shrink_epochs"):
-            if not _is_number(getattr(self, name)) or not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; give a number of epochs, 0 or more")
+        super().__post_init__()
+        refuse_repeated(self.at)
 
     @classmethod
     def finetune(cls, **options: Any) -> Self:
@@ -200,11 +192,7 @@ class EViT(Method, name="evit"):
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
         blocks = tuple(range(1, len(blocks_of(model))))  # before the first block no token has looked at any other
-        try:
-            cls(at=blocks).swaps(model)
-        except ValueError:
-            return None
-        return Choices(blocks, most=0.9)
+        return Choices(blocks, most=0.9) if cls(at=blocks).serves(model) else None
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> Self:
@@ -258,28 +246,3 @@ def _spread(name: str, given: Any, places: tuple[int, ...], depth: int, absent: 
     if idle:
         raise ValueError(f"{name} names block {idle[0]}, where EViT was not applied; it was at {places}")
     return tuple(given[block] for block in places)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _check_rates(keep_rate: Any) -> None:
-    for rate in keep_rate if isinstance(keep_rate, tuple) else (keep_rate,):
-        if not _is_number(rate) or not 0 < rate <= 1:
-            raise ValueError(f"keep_rate is {rate!r}; give a number above 0 and up to 1, or one for each location")
-
-
-def _check_counts(tokens: Any) -> None:
-    if tokens is None:
-        return
-    counts = tokens if isinstance(tokens, tuple) else (tokens,)
-    if not isinstance(tokens, tuple) or any(t is not None and (type(t) is not int or t < 1) for t in counts):
-        raise ValueError(f"tokens is {tokens!r}; give one count of 1 or more for each location, e.g. (30, 20, 11)")
-
-
-def _check_places(at: Any) -> None:
-    if at is None:
-        return
-    if not isinstance(at, tuple) or any(type(i) is not int for i in at) or len(set(at)) != len(at):
-        raise ValueError(f"at is {at!r}; give different block indices, counted from 0, e.g. (3, 6, 9)")

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...core import H200, LocalRewrite
-from ...layers.products import repa_ffn
+from ...layers.products import three_products
 from .idle import FusedFFN
 
 
@@ -27,7 +27,7 @@ class RePaProducts(nn.Module):
         return self.w, self.b, self.w_in, self.b_in, self.w_out
 
     def _rows(self, x: Tensor) -> Tensor:
-        return repa_ffn(x, self.w, self.b, self.w_in, self.b_in, self.w_out)
+        return three_products(x, self.w, self.b, self.w_in, self.b_in, self.w_out)
 
 
 def _gelu_repa(module: Any) -> bool:

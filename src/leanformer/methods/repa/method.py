@@ -9,11 +9,12 @@ idle_ratio θ is the share of hidden channels without activation. C channels, R 
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import nn
 
 from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
+from ...fields import Amount, Share, Within
 from . import idle
 from .fast import REWRITES
 from .idle import Rounding
@@ -34,7 +35,7 @@ class RePa(Method, name="repa"):
 
     acts_on: ClassVar = "ffn"
 
-    idle_ratio: float | tuple[float, ...] = 0.75
+    idle_ratio: Share | tuple[Share, ...] = 0.75
     """Share of hidden channels without activation: one for all blocks, or one for each block that is swapped."""
     schedule: Literal["static", "linear"] = "static"
     """`linear` lets the ratio grow over depth to 1, and leaves the last block fully active."""
@@ -42,29 +43,16 @@ class RePa(Method, name="repa"):
     """`layer` keeps the norm before the FFN; the shortcut then stays outside what is fused."""
     rounding: Rounding = "ceil"
     """How the number of active channels becomes whole: ceil for the official ViT and Swin, floor for PoolFormer."""
-    refine_steps: int = 100
+    refine_steps: Annotated[int, Within(0)] = 100
     """Adam steps on each FFN alone when `lf.calibrate` fits it; 0 leaves it at least squares."""
-    ramp_epochs: float = 0.0
+    ramp_epochs: Amount = 0.0
     """Epochs over which norms and idle activations turn from their old form into the new one; 0 starts with the new."""
     blocks: tuple[int, ...] | None = None
     stages: tuple[int, ...] | None = None
     """Blocks (0-based, over the whole depth) and stages to swap; None swaps all."""
 
     def __post_init__(self) -> None:
-        for ratio in self.idle_ratio if isinstance(self.idle_ratio, tuple) else (self.idle_ratio,):
-            if not 0 <= ratio <= 1:
-                raise ValueError(f"idle_ratio {ratio} is not between 0 and 1")
-        for option, known in (
-            ("schedule", ("static", "linear")),
-            ("norm", ("batch", "layer")),
-            ("rounding", ("ceil", "floor", "nearest")),
-        ):
-            if getattr(self, option) not in known:
-                raise ValueError(f"{option} '{getattr(self, option)}' is not one of {', '.join(known)}")
-        if self.ramp_epochs < 0:
-            raise ValueError(f"ramp_epochs {self.ramp_epochs} is negative; 0 starts with the new form")
-        if self.refine_steps < 0:
-            raise ValueError(f"refine_steps {self.refine_steps} is negative; 0 leaves the fit at least squares")
+        super().__post_init__()
         if self.schedule == "linear" and (isinstance(self.idle_ratio, tuple) or self.idle_ratio < 0.5):
             raise ValueError(f"the linear schedule needs one idle_ratio of at least 0.5, not {self.idle_ratio}")
 
@@ -77,12 +65,10 @@ class RePa(Method, name="repa"):
 
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
-        served = [i for i, block in enumerate(blocks_of(model).values()) if "ffn" in block.slots]
-        try:
-            cls(blocks=tuple(served)).swaps(model)
-        except ValueError:
+        served = tuple(i for i, block in enumerate(blocks_of(model).values()) if "ffn" in block.slots)
+        if not served or not cls(blocks=served).serves(model):
             return None
-        return Choices(tuple(served), most=0.75, steps=(0.25, 0.5, 0.75), fitted=True) if served else None
+        return Choices(served, most=0.75, steps=(0.25, 0.5, 0.75), fitted=True)
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> "RePa":

@@ -11,13 +11,27 @@ B batch, P positions, C channels. Equation and table numbers are those of the RI
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core import Block, Branch, Build, Choices, Layout, LocalRewrite, Method, Objective, Step, blocks_of, select
+from ...core import (
+    Block,
+    Branch,
+    Build,
+    Choices,
+    Layout,
+    LocalRewrite,
+    Method,
+    Objective,
+    Step,
+    blocks_of,
+    learnable,
+    select,
+)
+from ...fields import Above0, Amount, Share, Within
 from ...layers.layout import to_tokens
 from ...layers.losses import Distillation, distil, feature_loss, relation_loss
 from .affine import Affine, AffineBranch, MixerFree, Start, absorbs
@@ -47,39 +61,25 @@ class RIFormer(Method, name="riformer"):
 
     distillation: Distillation = "soft"
     """The logit teacher's probabilities ('soft') or its top class ('hard')."""
-    temperature: float = 1.0
-    label_weight: float = 0.0
+    temperature: Above0 = 1.0
+    label_weight: Share = 0.0
     """Share of the cross-entropy with the labels in the logit loss: the paper's best is none (Tables 2 and 3)."""
-    layers: int | tuple[int, ...] = 4
+    layers: Annotated[int, Within(0)] | tuple[int, ...] = 4
     """How many blocks imitate, spread over the stages, or which (indices over the whole depth)."""
-    block_weight: float = 1.0
+    block_weight: Amount = 1.0
     """λ₁ of Eq. 9. The paper leaves its three weights unsaid; of 0.1, 1 and 10 for all of them, 1 left the student
     closest to its teacher (a small PoolFormer on Tiny-ImageNet, with relative=True)."""
-    output_weight: float = 1.0
+    output_weight: Amount = 1.0
     """λ₂."""
-    relation_weight: float = 1.0
+    relation_weight: Amount = 1.0
     """λ₃."""
     relative: bool = False
     """False: the paper's plain mean (Eq. 6 and 8). True, our variant: L_in' and L_out divided by the mean square of the
     teacher's features, so that every block counts alike."""
-    feature_epochs: float = 80
+    feature_epochs: Amount = 80
     """How long L_in' and L_out count, from the start; the paper's 80 are out of 120."""
-    relation_epochs: float = 20
+    relation_epochs: Amount = 20
     """How long L_rel counts."""
-
-    def __post_init__(self) -> None:
-        for field, kinds in (("start", get_args(Start)), ("distillation", get_args(Distillation))):
-            if getattr(self, field) not in kinds:
-                raise ValueError(f"{field} is {getattr(self, field)!r}; choose one of {', '.join(kinds)}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature is {self.temperature}; it must be above 0")
-        if not 0 <= self.label_weight <= 1:
-            raise ValueError(f"label_weight is {self.label_weight}; it is a share from 0 to 1")
-        for field in ("block_weight", "output_weight", "relation_weight", "feature_epochs", "relation_epochs"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must not be negative")
-        if isinstance(self.layers, int) and self.layers < 0:
-            raise ValueError(f"layers is {self.layers}; give a number of blocks or the indices of some")
 
     @classmethod
     def rewrites(cls) -> tuple[LocalRewrite, ...]:
@@ -99,11 +99,8 @@ class RIFormer(Method, name="riformer"):
     def choices(cls, model: nn.Module) -> Choices | None:
         depth = len(blocks_of(model))
         blocks = tuple(range(depth - 1 if _reads_class_token(model) else depth))
-        try:
-            cls(blocks=blocks).swaps(model)
-        except ValueError:
-            return None
-        return Choices(blocks, most=1.0, steps=(1.0,), fitted=True) if blocks else None
+        served = blocks and cls(blocks=blocks).serves(model)
+        return Choices(blocks, most=1.0, steps=(1.0,), fitted=True) if served else None
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> "RIFormer":
@@ -218,12 +215,12 @@ class ModuleImitation(Objective):
     def _logits(self, step: Step) -> Tensor:
         """L_soft, its hard variant, or the labels where there is no teacher."""
         share = self.method.label_weight if self.has_teacher else 1.0
-        student = _logits_of(step.student.output)
+        student = step.student.logits()
         loss = torch.zeros((), device=student.device)
         if share > 0:
             loss = loss + share * F.cross_entropy(student, step.targets)
         if share < 1:
-            teacher = _plain(_logits_of(step.teacher().output))
+            teacher = step.teacher().logits()
             loss = loss + (1 - share) * distil(student, teacher, self.method.distillation, self.method.temperature)
         return loss
 
@@ -233,7 +230,7 @@ class ModuleImitation(Objective):
                 "module imitation needs a teacher with the student's blocks: give the backbone with its token mixers "
                 "as 'imitation' beside the teacher of the logits, or set layers=0"
             )
-        return {path: _plain(tensor) for path, tensor in step.teacher(self.imitated).taps.items()}
+        return {path: learnable(tensor) for path, tensor in step.teacher(self.imitated).taps.items()}
 
 
 def spread(stages: Sequence[int], n: int) -> list[int]:
@@ -264,13 +261,3 @@ def _imitating(layers: int | tuple[int, ...], every: dict[str, Block]) -> list[s
 
 def _mean(losses: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(losses)).mean()
-
-
-def _logits_of(output: Any) -> Tensor:
-    """The class logits, which come first where a model gives several outputs."""
-    return (output if isinstance(output, Tensor) else output[0]).float()
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """A tensor of inference mode cannot take part in a backward pass, its clone can."""
-    return tensor.clone() if tensor.is_inference() else tensor

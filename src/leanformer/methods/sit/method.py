@@ -12,12 +12,13 @@ import dataclasses
 import itertools
 from functools import partial
 from math import floor
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import nn
 
 from ...core import Block, Build, Grid, LocalRewrite, Method, blocks_of, select
+from ...fields import Above0, Amount, Count, Within
 from .fast import REWRITES
 from .recalibration import FeatureRecalibration, Recalibration
 from .slimming import Axis, SpatialPrior, TokenSlimming
@@ -72,10 +73,10 @@ class SiT(Method, name="sit"):
     torch.Size([1, 1000])
     """
 
-    keep_ratio: float = 0.5
+    keep_ratio: Annotated[float, Within(0, 1, "(]")] = 0.5
     """Tokens after a slimming, of those before it; 1 leaves the model as it is."""
     at: tuple[int, ...] | None = None
-    stages: tuple[int, ...] | None = None
+    stages: tuple[Count, ...] | None = None
     start: Start = "grid"
     """'grid' begins as soft pooling of the plane, through a learnable spatial prior, and the reverse modules as soft
     un-pooling: for trained backbones. 'random' is the paper's; it also accepts any tokens that other methods leave."""
@@ -83,34 +84,25 @@ class SiT(Method, name="sit"):
     """What the softmax runs over: 'inputs' as in the released code, 'outputs' as in the paper's Eq. 2."""
     operator: Operator = "tsm"
     recalibration: Recalibration = "rtsm"
-    lambda_token: float = 2.0
-    lambda_logits: float = 2.0
-    lambda_hard: float = 0.0
+    lambda_token: Amount = 2.0
+    lambda_logits: Amount = 2.0
+    lambda_hard: Amount = 0.0
     """The paper's is 1, with a CNN as a second teacher called 'cnn' and a distillation token in the student."""
-    tau: float = 1.0
+    tau: Above0 = 1.0
 
     def __post_init__(self) -> None:
-        for field, kinds in (("start", Start), ("axis", Axis), ("operator", Operator)):
-            _check_choice(field, getattr(self, field), kinds)
-        _check_choice("recalibration", self.recalibration, Recalibration)
-        if not 0 < self.keep_ratio <= 1:
-            raise ValueError(f"keep_ratio is {self.keep_ratio}; give a number above 0 and up to 1")
+        super().__post_init__()
         if self.operator in ("pool", "conv") and self.keep_ratio not in (0.25, 1):
             raise ValueError(
                 f"keep_ratio is {self.keep_ratio}, but '{self.operator}' halves both sides of the plane: "
                 "give keep_ratio=0.25"
             )
-        for field in ("lambda_token", "lambda_logits", "lambda_hard"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must not be negative")
-        if self.tau <= 0:
-            raise ValueError(f"tau is {self.tau}; it must be above 0")
         if self.at is not None and self.stages is not None:
             raise ValueError("at and stages both say where to slim; give one of them")
         if self.at is not None and list(self.at) != sorted(set(self.at)):
             raise ValueError(f"at is {self.at}; give different blocks in rising order, e.g. (3, 6, 9)")
-        if self.stages is not None and (not self.stages or min(self.stages) < 1):
-            raise ValueError(f"stages is {self.stages}; give the number of blocks of each stage, e.g. (3, 3, 3, 3)")
+        if self.stages == ():
+            raise ValueError("stages is empty; give the number of blocks of each stage, e.g. (3, 3, 3, 3)")
 
     @classmethod
     def preset(cls, teacher: str, **options: Any) -> Self:
@@ -194,11 +186,6 @@ class SiT(Method, name="sit"):
             return TokenMlpSlimming(inputs, tokens, grid.prefix, grid.size if spatial else None, first=index == 0)
         prior = SpatialPrior(inputs, tokens, grid.size, None if index else grid) if spatial else None
         return TokenSlimming(block.dim, tokens, grid.prefix, self.axis, prior)
-
-
-def _check_choice(field: str, value: str, kinds: Any) -> None:
-    if value not in get_args(kinds):
-        raise ValueError(f"{field} is {value!r}; choose one of {', '.join(get_args(kinds))}")
 
 
 def _grid(model: nn.Module) -> Grid:

@@ -19,14 +19,15 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Mlp, trunc_normal_
+from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ...core import Grid, Objective, Step, blocks_of
+from ...core import Grid, Objective, Step, blocks_of, learnable
 from ...layers.layout import to_plane
+from ...layers.levels import levels_of
 from ...layers.losses import distil, feature_loss
+from ...layers.start import init_linear
 from .slimming import NORM_EPS, Size, pooling_prior, start_as
-from .teaching import places_of
 
 Recalibration = Literal["rtsm", "token-mlp", "interpolation", "deconvolution"]
 
@@ -68,7 +69,7 @@ class TokenMlp(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.mlp1 = Mlp(tokens, 4 * patches, patches)
-        self.apply(_start)
+        self.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mlp1(self.norm1(x).transpose(1, 2)).transpose(1, 2)
@@ -81,7 +82,7 @@ class ReverseTokenSlimming(TokenMlp):
         super().__init__(dim, tokens, patches)
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.mlp2 = Mlp(dim, 4 * dim, dim)
-        self.apply(_start)
+        self.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)  # (B, N, C)
@@ -137,12 +138,6 @@ def resized(plane: Tensor, size: Size) -> Tensor:
     return F.interpolate(plane, size=size, mode="bilinear", align_corners=False)
 
 
-def _start(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
-
-
 class FeatureRecalibration(Objective):
     """Feature recalibration distillation (FRD), with the reverse modules that only training needs.
 
@@ -187,7 +182,10 @@ class FeatureRecalibration(Objective):
 
     def _pair(self, student: nn.Module, teacher: nn.Module, tokens: Sequence[int], build: Any) -> None:
         """Where to read each block's tokens and the teacher's, and what brings the one to the shape of the other."""
-        ours, theirs = list(blocks_of(student).items()), places_of(teacher)
+        try:
+            ours, theirs = list(blocks_of(student).items()), levels_of(teacher)
+        except ValueError as error:
+            raise ValueError(f"{error}; learn from its logits alone with lambda_token=0") from error
         grid = ours[0][1].grid
         assert grid is not None
         self.prefix, self.size = grid.prefix, grid.size
@@ -211,32 +209,22 @@ class FeatureRecalibration(Objective):
         return [rtsm(taps[path][:, self.prefix :]) for path, rtsm in zip(self.at, self.rtsm)]
 
     def forward(self, step: Step) -> dict[str, Tensor]:
-        logits = _logits(step.student.taps["head"] if self.lambda_hard else step.student.output)
+        logits = step.student.taps["head"].float() if self.lambda_hard else step.student.logits()
         terms = {"cls": F.cross_entropy(logits, step.targets)}
         if self.lambda_token:
             terms["token"] = self.lambda_token * self._token_loss(step)
         if self.lambda_logits:
-            loss = distil(logits, _logits(step.teacher().output), temperature=self.tau)
+            loss = distil(logits, step.teacher().logits(), temperature=self.tau)
             terms["logits"] = self.lambda_logits * loss
         if self.lambda_hard:
-            label = _logits(step.teacher("cnn").output).argmax(1)  # (B,)
-            terms["hard"] = self.lambda_hard * F.cross_entropy(_logits(step.student.taps["head_dist"]), label)
+            label = step.teacher("cnn").logits().argmax(1)  # (B,)
+            terms["hard"] = self.lambda_hard * F.cross_entropy(step.student.taps["head_dist"].float(), label)
         return terms
 
     def _token_loss(self, step: Step) -> Tensor:
         ours, theirs = self.recalibrated(step.student.taps), step.teacher().taps
         losses = []
         for tokens, project, (path, layout, grid) in zip(ours, self.project, self.teacher_at):
-            plane = resized(to_plane(_plain(theirs[path]), layout, grid)[0], self.size)  # (B, C, H, W)
+            plane = resized(to_plane(learnable(theirs[path]), layout, grid)[0], self.size)  # (B, C, H, W)
             losses.append(feature_loss(project(tokens), plane.flatten(2).transpose(1, 2)))
         return torch.stack(losses).mean()
-
-
-def _logits(output: Any) -> Tensor:
-    """Class logits in float32: the output itself, or the first of several."""
-    return _plain(output if isinstance(output, Tensor) else output[0]).float()
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """A tensor of inference mode cannot take part in a backward pass, its clone can."""
-    return tensor.clone() if tensor.is_inference() else tensor

@@ -15,10 +15,10 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ...core import Grid
+from ...layers.start import init_linear
 
 Axis = Literal["inputs", "outputs"]
 Size = tuple[int, int]
@@ -189,9 +189,7 @@ class TokenSlimming(Slimming):
         self.scale = nn.Parameter(torch.ones(()))
         # softmax over the inputs does not feel what is one number for a new token
         self.dead_parameters = ("fc2.bias",) if axis == "inputs" else ()
-        for linear in (self.fc1, self.fc2):
-            trunc_normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
+        self.apply(init_linear)
 
     def logits(self, patches: Tensor) -> Tensor:
         return self.scale * super().logits(patches)

@@ -8,10 +8,10 @@ B batch, N tokens in, N̂ out, C channels, H x W the plane before any slimming. 
 
 import torch
 import torch.nn.functional as F
-from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ...core import Grid
+from ...layers.start import init_linear
 from .slimming import Size, arrangement, pooling_prior, start_as
 
 
@@ -100,9 +100,7 @@ class TokenMlpSlimming(nn.Module):
         self.leaves_grid: bool | str = arrangement(tokens)
         self.fc1 = nn.Linear(inputs, 4 * inputs)
         self.fc2 = nn.Linear(4 * inputs, tokens)
-        for linear in (self.fc1, self.fc2):
-            trunc_normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
+        self.apply(init_linear)
         if size is not None:
             start_as(pooling_prior(inputs, tokens, size).softmax(1), self.fc1, self.fc2)
 

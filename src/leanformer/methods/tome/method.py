@@ -16,17 +16,22 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from timm.layers import Attention
 from torch import Tensor, nn
 
 from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
+from ...core.method import refuse_repeated
+from ...fields import Within
 from ...layers.attention import join_heads, project
 from .attention import SizedAttention
 from .fast import REWRITES
 from .merging import Match, merge
+
+Pairs = Annotated[int, Within(0)]
+Rate = Annotated[float, Within(0.5, 1)]
 
 
 class Merge(Branch):
@@ -67,13 +72,12 @@ class Merge(Branch):
         wanted = patches - math.ceil(self.keep_rate * patches) if self.merged is None else self.merged
         return min(wanted, patches // 2)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
         x, size = x[..., : self.dim], x[..., self.dim] if x.shape[-1] > self.dim else None  # (B, N, C), (B, N)
-        masked = attn_mask is not None or is_causal
         pairs = self.pairs(x.shape[1] - self.prefix)
         if not pairs and size is None:
-            return super().forward(x, **({"attn_mask": attn_mask, "is_causal": is_causal} if masked else {}))
-        if masked:
+            return super().forward(x, **mask)
+        if mask:
             raise ValueError("ToMe merges tokens, so an attention mask over all of them fits no later block")
         x, size = self.with_sizes(x, size)
         if self.last or size is None:
@@ -128,25 +132,16 @@ class ToMe(Method, name="tome"):
 
     runtime: ClassVar[frozenset[str]] = frozenset({"merged", "keep_rate"})
 
-    merged: int | tuple[int, ...] | None = None
-    keep_rate: float | tuple[float, ...] | None = None
+    merged: Pairs | tuple[Pairs, ...] | None = None
+    keep_rate: Rate | tuple[Rate, ...] | None = None
     at: tuple[int, ...] | None = None
     """Blocks, counted from 0; None: all."""
 
     def __post_init__(self) -> None:
-        for name in ("merged", "keep_rate", "at"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+        super().__post_init__()
         if self.merged is not None and self.keep_rate is not None:
             raise ValueError("merged and keep_rate both say how many tokens stay; give one of them")
-        for pairs in _each(self.merged):
-            if type(pairs) is not int or pairs < 0:
-                raise ValueError(f"merged is {pairs!r}; give a number of pairs, 0 or more, or one for each block")
-        for rate in _each(self.keep_rate):
-            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0.5 <= rate <= 1:
-                raise ValueError(f"keep_rate is {rate!r}; give a number from 0.5 to 1, or one for each block")
-        if self.at is not None and (any(type(i) is not int for i in self.at) or len(set(self.at)) != len(self.at)):
-            raise ValueError(f"at is {self.at!r}; give different block indices, counted from 0, e.g. (3, 6, 9)")
+        refuse_repeated(self.at)
 
     def swaps(self, model: nn.Module) -> dict[str, Build]:
         depth, places = len(blocks_of(model)), self.places(model)
@@ -186,11 +181,7 @@ class ToMe(Method, name="tome"):
 
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
-        try:
-            cls().swaps(model)
-        except ValueError:
-            return None
-        return Choices(tuple(range(len(blocks_of(model)))), most=0.5)
+        return Choices(tuple(range(len(blocks_of(model)))), most=0.5) if cls().serves(model) else None
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> Self:
@@ -214,10 +205,6 @@ def _refuse(model: nn.Module, path: str, block: Block) -> None:
     if type(block.mix) not in (Branch, Merge) or type(block.mix.fn) is not Attention:
         found = type(getattr(block.mix, "fn", block.mix)).__name__
         raise ValueError(f"ToMe matches tokens by the keys of attention, and {path} of {name} is {found}")
-
-
-def _each(given: Any) -> tuple[Any, ...]:
-    return given if isinstance(given, tuple) else () if given is None else (given,)
 
 
 def _by_place(name: str, given: Any, places: tuple[int, ...]) -> dict[int, Any]:

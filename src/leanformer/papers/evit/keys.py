@@ -8,7 +8,7 @@ from torch import nn
 from ...backbones import create
 from ...core import apply
 from ...methods import EViT
-from ..door import CONVERTERS, RELEASED, VIT_BLOCKS, Converter, State
+from ..door import CONVERTERS, RELEASED, VIT_BLOCKS, Converter, State, refuse_options, take
 
 OFFICIAL = "youweiliang/evit evit.EViT"
 PLAIN = re.compile(
@@ -24,16 +24,14 @@ NEUTRAL = {"distilled": False, "weight_init": "", "qk_scale": None, "representat
 
 def _build(config: dict[str, Any], state: State) -> nn.Module:
     left = dict(config)
-    arguments = {key: left.pop(key) for key in (*SAME, *RATES) if key in left}
+    arguments = take(left, *SAME, *RATES)
     dropout = left.pop("drop_rate", 0.0)
     if dropout:
         arguments |= {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
     depth = arguments.get("depth", 12)
     rates = _rates(left, depth)
     fuse = bool(left.pop("fuse_token", False))
-    for key, value in left.items():
-        if value is not None and (key not in NEUTRAL or value != NEUTRAL[key]):
-            raise ValueError(f"the official option {key}={value!r} has no counterpart in our EViT")
+    refuse_options(left, NEUTRAL, "EViT")
     model = create("deit", **arguments)
     at = [block for block, rate in enumerate(rates) if rate < 1]
     if not at:

@@ -15,7 +15,7 @@ from ...backbones import create
 from ...backbones.metaformer import MetaFormer
 from ...backbones.metaformer_config import FAMILIES, OFFICIAL, Config
 from ...core import card_of
-from ..door import CONVERTERS, RELEASED, Converter, KeyMap, State
+from ..door import CONVERTERS, RELEASED, Converter, KeyMap, State, take
 
 POOLFORMER = "sail-sg/poolformer models.poolformer.PoolFormer"
 HYBRID = "sail-sg/poolformer models.metaformer.MetaFormer"
@@ -111,7 +111,7 @@ def _build_baseline(config: dict[str, Any], state: State) -> nn.Module:
         "depths", "dims", "in_chans", "num_classes", "drop_path_rate", "head_dropout", "layer_scale_init_values",
         "res_scale_init_values", "img_size", "crop_pct",
     )  # fmt: skip
-    arguments = {**FAMILIES[family], **{name: config.pop(name) for name in same if name in config}}
+    arguments = {**FAMILIES[family], **take(config, *same)}
     _refuse(config)
     places = {s: f"stages.{s}" for s in range(len(arguments["depths"]))}
     return create("metaformer", **_with_img_size(arguments, state, places))

@@ -1,11 +1,12 @@
 """The MetaFormer family's published figures: PoolFormer's tables and whole ablation, hybrids, the baselines' README."""
 
+from collections.abc import Iterable
 from functools import partial
 
 from ...backbones import create
 from ...backbones.metaformer_config import CONV_SIZES, SIZES
 from ..comparators import compared
-from ..table import PaperTables, Row, fvcore, trainable
+from ..table import Convention, PaperTables, Row, fvcore, trainable
 
 
 def _v1(table: str, label: str, name: str, params: str, macs: str, top1: str) -> Row:
@@ -77,26 +78,14 @@ TOP1: dict[str, str] = {
 """Name of a model → its published top-1, trained on ImageNet-1k alone."""
 
 
-def _simple(family: str, all_macs: str, accuracies: str) -> list[Row]:
-    return [
-        Row(
-            "baselines", f"{family}-{size.upper()}", partial(create, f"{family.lower()}_{size}"), params, macs,
-            published={"top-1": top1}, counted=trainable,
-        )
-        for size, params, macs, top1 in zip(
-            SIZES, SIMPLE_PARAMS.split(), all_macs.split(), accuracies.split(), strict=True
-        )
-    ]  # fmt: skip
-
-
-def _conv(family: str, suffix: str, *columns: str) -> list[Row]:
+def _baseline(family: str, suffix: str, sizes: Iterable[str], counted: Convention | None, *columns: str) -> list[Row]:
     return [
         Row(
             "baselines", f"{family}-{size.upper()}{suffix.replace('_', ' ')}",
             partial(create, f"{family.lower()}_{size}{suffix}"), params, macs,
-            published={"top-1": top1, "top-1 (21k)": top1_21k},
+            published=dict(zip(("top-1", "top-1 (21k)"), accuracies)), counted=counted,
         )
-        for size, params, macs, top1, top1_21k in zip(CONV_SIZES, *(c.split() for c in columns), strict=True)
+        for size, params, macs, *accuracies in zip(sizes, *(column.split() for column in columns), strict=True)
     ]  # fmt: skip
 
 
@@ -115,34 +104,43 @@ EPOCHS = {300: "77.2", 400: "77.5", 500: "77.9", 1000: "78.4", 1500: "78.6", 200
 """Epochs → top-1 of PoolFormer-S12 in Table 7 of its paper."""
 NO_HEAD = "307 M are with the head of pre-training"
 NORMS_TOO = "counted with norms and products of maps, which we leave out"
-RESNETS = "12 22 26 45 60", "1.8 3.7 4.1 7.9 11.6", "70.6 75.5 79.8 81.3 81.8"
-COMPARED = [
-    *(
-        compared("PoolFormer, others", f"RSB-ResNet-{depth}", f"resnet{depth}", params, macs, NORMS_TOO, top1=top1)
-        for depth, params, macs, top1 in zip((18, 34, 50, 101, 152), *(c.split() for c in RESNETS), strict=True)
+OTHERS = {  # table → name in the paper, in timm, parameters, MACs, top-1, why our count differs
+    "PoolFormer": (
+        ("RSB-ResNet-18", "resnet18", "12", "1.8", "70.6", NORMS_TOO),
+        ("RSB-ResNet-34", "resnet34", "22", "3.7", "75.5", NORMS_TOO),
+        ("RSB-ResNet-50", "resnet50", "26", "4.1", "79.8", NORMS_TOO),
+        ("RSB-ResNet-101", "resnet101", "45", "7.9", "81.3", NORMS_TOO),
+        ("RSB-ResNet-152", "resnet152", "60", "11.6", "81.8", NORMS_TOO),
+        ("ViT-B/16", "vit_base_patch16_224", "86", "17.6", "79.7", ""),
+        ("ViT-L/16", "vit_large_patch16_224", "307", "63.6", "76.1", NO_HEAD),
+        ("DeiT-S", "deit_small_patch16_224", "22", "4.6", "79.8", ""),
+        ("DeiT-B", "deit_base_patch16_224", "86", "17.5", "81.8", ""),
+        ("PVT-Tiny", "", "13", "1.9", "75.1", ""),
+        ("PVT-Small", "", "25", "3.8", "79.8", ""),
+        ("PVT-Medium", "", "44", "6.7", "81.2", ""),
+        ("PVT-Large", "", "61", "9.8", "81.7", ""),
+        ("MLP-Mixer-B/16", "mixer_b16_224", "59", "12.7", "76.4", NORMS_TOO),
+        ("ResMLP-S12", "resmlp_12_224", "15", "3.0", "76.6", ""),
+        ("ResMLP-S24", "resmlp_24_224", "30", "6.0", "79.4", ""),
+        ("ResMLP-B24", "", "116", "23.0", "81.0", ""),
+        ("Swin-Mixer-T/D24 256", "", "20", "4.0", "79.4", ""),
+        ("Swin-Mixer-T/D6 256", "", "23", "4.0", "79.7", ""),
+        ("Swin-Mixer-B/D24", "", "61", "10.4", "81.3", ""),
+        ("gMLP-S", "gmlp_s16_224", "20", "4.5", "79.6", NORMS_TOO),
     ),
-    compared("PoolFormer, others", "ViT-B/16", "vit_base_patch16_224", "86", "17.6", top1="79.7"),
-    compared("PoolFormer, others", "ViT-L/16", "vit_large_patch16_224", "307", "63.6", NO_HEAD, top1="76.1"),
-    compared("PoolFormer, others", "DeiT-S", "deit_small_patch16_224", "22", "4.6", top1="79.8"),
-    compared("PoolFormer, others", "DeiT-B", "deit_base_patch16_224", "86", "17.5", top1="81.8"),
-    compared("PoolFormer, others", "PVT-Tiny", "", "13", "1.9", top1="75.1"),
-    compared("PoolFormer, others", "PVT-Small", "", "25", "3.8", top1="79.8"),
-    compared("PoolFormer, others", "PVT-Medium", "", "44", "6.7", top1="81.2"),
-    compared("PoolFormer, others", "PVT-Large", "", "61", "9.8", top1="81.7"),
-    compared("PoolFormer, others", "MLP-Mixer-B/16", "mixer_b16_224", "59", "12.7", NORMS_TOO, top1="76.4"),
-    compared("PoolFormer, others", "ResMLP-S12", "resmlp_12_224", "15", "3.0", top1="76.6"),
-    compared("PoolFormer, others", "ResMLP-S24", "resmlp_24_224", "30", "6.0", top1="79.4"),
-    compared("PoolFormer, others", "ResMLP-B24", "", "116", "23.0", top1="81.0"),
-    compared("PoolFormer, others", "Swin-Mixer-T/D24 256", "", "20", "4.0", top1="79.4"),
-    compared("PoolFormer, others", "Swin-Mixer-T/D6 256", "", "23", "4.0", top1="79.7"),
-    compared("PoolFormer, others", "Swin-Mixer-B/D24", "", "61", "10.4", top1="81.3"),
-    compared("PoolFormer, others", "gMLP-S", "gmlp_s16_224", "20", "4.5", NORMS_TOO, top1="79.6"),
-    compared("baselines, others", "Swin-B", "swin_base_patch4_window7_224", "88", "15.4", top1="83.5"),
-    compared("baselines, others", "CSwin-B", "", "78", "15.0", top1="84.2"),
-    compared("baselines, others", "MViTv2-B", "mvitv2_base", "52", "10.2", NORMS_TOO, top1="84.4"),
-    compared("baselines, others", "CoAtNet-2", "coatnet_2_224", "75", "15.7", "timm's has other details", top1="84.1"),
-    compared("baselines, others", "MaxViT-S", "maxvit_small_tf_224", "69", "11.7", top1="84.5"),
-    compared("baselines, others", "iFormer-L", "", "87", "14.0", top1="84.8"),
+    "baselines": (
+        ("Swin-B", "swin_base_patch4_window7_224", "88", "15.4", "83.5", ""),
+        ("CSwin-B", "", "78", "15.0", "84.2", ""),
+        ("MViTv2-B", "mvitv2_base", "52", "10.2", "84.4", NORMS_TOO),
+        ("CoAtNet-2", "coatnet_2_224", "75", "15.7", "84.1", "timm's has other details"),
+        ("MaxViT-S", "maxvit_small_tf_224", "69", "11.7", "84.5", ""),
+        ("iFormer-L", "", "87", "14.0", "84.8", ""),
+    ),
+}
+COMPARED = [
+    compared(f"{table}, others", label, name, params, macs, differs, top1=top1)
+    for table, rows in OTHERS.items()
+    for label, name, params, macs, top1, differs in rows
 ]
 """The models of others on the slides' two ImageNet tables."""
 
@@ -150,8 +148,8 @@ TABLES = PaperTables(
     [
         *(_v1("PoolFormer", f"PoolFormer-{s.upper()}", f"poolformer_{s}", *POOLFORMER[s]) for s in SIZES),
         *ABLATION,
-        *(row for family, columns in SIMPLE.items() for row in _simple(family, *columns)),
-        *(row for named, columns in CONV.items() for row in _conv(*named, *columns)),
+        *(row for name, both in SIMPLE.items() for row in _baseline(name, "", SIZES, trainable, SIMPLE_PARAMS, *both)),
+        *(row for named, columns in CONV.items() for row in _baseline(*named, CONV_SIZES, None, *columns)),
         *ACTIVATION,
         *(
             _v1("epochs of S12", f"PoolFormer-S12, {n} epochs", "poolformer_s12", "", "", top1)

@@ -17,7 +17,7 @@ from ...backbones.metaformer_config import SIZES
 from ...core import apply, blocks_of, fold
 from ...methods import RePa
 from ...methods.repa.idle import Affine, FusedFFN, FusedPair, Rounding, reparameterise
-from ..door import CONVERTERS, RELEASED, Converter, KeyMap, State
+from ..door import CONVERTERS, RELEASED, Converter, KeyMap, State, refuse_options, take
 from ..metaformer.keys import network_places, v1_arguments
 from .models import MIXERS, POOL_SIZE, SWINS, VITS
 
@@ -50,23 +50,16 @@ def _method(config: dict[str, Any], rounding: Rounding) -> RePa | None:
 
 def _finish(model: nn.Module, method: RePa | None, left: dict[str, Any], state: State) -> nn.Module:
     """Put RePa on, and fold where the state dict is of the reparameterised form."""
-    for key, value in left.items():
-        value = tuple(value) if isinstance(value, list) else value
-        if value is not None and (key not in NEUTRAL or value != NEUTRAL[key]):
-            raise ValueError(f"the official option {key}={value!r} has no counterpart in our RePaFormers")
+    refuse_options(left, NEUTRAL, "RePaFormers")
     if method is not None:
         model = apply(model, method)
     trained = any(".mlp" in key and (".norm1." in key or ".norm." in key) and "tokens" not in key for key in state)
     return model if trained or method is None else fold(model)
 
 
-def _take(config: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: config.pop(name) for name in names if name in config}
-
-
 def _build_vit(config: dict[str, Any], state: State) -> nn.Module:
     method = _method(config, "ceil")
-    arguments = _take(config, *COMMON, "depth", "num_heads", "mlp_ratio", "pre_norm", "attn_drop_rate")
+    arguments = take(config, *COMMON, "depth", "num_heads", "mlp_ratio", "pre_norm", "attn_drop_rate")
     arguments = {"mlp_ratio": 4, "pre_norm": False, **arguments}
     scale, start = config.pop("layer_scale", False), config.pop("init_values", None)
     if scale:
@@ -76,7 +69,7 @@ def _build_vit(config: dict[str, Any], state: State) -> nn.Module:
 
 def _build_swin(config: dict[str, Any], state: State) -> nn.Module:
     method = _method(config, "ceil")
-    arguments = _take(config, *COMMON, "depths", "num_heads", "window_size", "mlp_ratio", "attn_drop_rate")
+    arguments = take(config, *COMMON, "depths", "num_heads", "window_size", "mlp_ratio", "attn_drop_rate")
     return _finish(create("swin", **arguments), method, config, state)
 
 
@@ -87,16 +80,15 @@ def _build_poolformer(config: dict[str, Any], state: State) -> nn.Module:
 
 def _build_mixer(config: dict[str, Any], state: State) -> nn.Module:
     """The official Mixer ignores its idle ratio: as many channels stay active as the model is wide."""
-    method = _method({**config, "idle_ratio": 0.75}, "nearest")
-    for name in ("feature_norm", "channel_idle", "idle_ratio", "heuristic"):
-        config.pop(name, None)
-    arguments = _take(config, *COMMON, "num_blocks")
+    method = _method(config | {"idle_ratio": 0.75}, "nearest")
+    take(config, "feature_norm", "channel_idle", "idle_ratio", "heuristic")
+    arguments = take(config, *COMMON, "num_blocks")
     return _finish(create("repamixer", **arguments), method, config, state)
 
 
 def _vit_keys(model: nn.Module) -> KeyMap:
     pairs = [("attn.norm.{*}", "mix.norm.{*}"), ("attn.ls", "mix.scale.gamma"), ("attn.{*}", "mix.fn.{*}")]
-    return _block_keys("blocks.{i}", "blocks.{i}", pairs, [])
+    return KeyMap(_block_pairs("blocks.{i}", "blocks.{i}", pairs))
 
 
 def _swin_keys(model: Any) -> KeyMap:
@@ -104,12 +96,12 @@ def _swin_keys(model: Any) -> KeyMap:
     rest = [("head.{*}", "head.fc.{*}")]
     for layer in range(len(model.layers) - 1):  # theirs ends a stage with the downsampling that begins our next
         rest.append((f"layers.{layer}.downsample.{{*}}", f"layers.{layer + 1}.downsample.{{*}}"))
-    return _block_keys("layers.{s}.blocks.{i}", "layers.{s}.blocks.{i}", pairs, rest)
+    return KeyMap([*_block_pairs("layers.{s}.blocks.{i}", "layers.{s}.blocks.{i}", pairs), *rest])
 
 
 def _mixer_keys(model: nn.Module) -> KeyMap:
     pairs = [("mlp_tokens.norm.{*}", "mix.norm.fn.{*}"), ("mlp_tokens.{*}", "mix.fn.fn.{*}")]
-    return _block_keys("blocks.{i}", "blocks.{i}", pairs, [], mlp="mlp_channels")
+    return KeyMap(_block_pairs("blocks.{i}", "blocks.{i}", pairs, mlp="mlp_channels"))
 
 
 def _poolformer_keys(model: Any) -> KeyMap:
@@ -121,12 +113,6 @@ def _poolformer_keys(model: Any) -> KeyMap:
             rest.append((f"network.{index}.proj.{{*}}", f"stages.{stage}.downsample.conv.{{*}}"))
         rest += _block_pairs(f"{place}.{{i}}", f"stages.{stage}.blocks.{{i}}", pairs)
     return KeyMap(rest)
-
-
-def _block_keys(
-    theirs: str, ours: str, pairs: list[tuple[str, str]], rest: list[tuple[str, str]], mlp: str = "mlp"
-) -> KeyMap:
-    return KeyMap([*_block_pairs(theirs, ours, pairs, mlp), *rest])
 
 
 def _block_pairs(theirs: str, ours: str, pairs: list[tuple[str, str]], mlp: str = "mlp") -> list[tuple[str, str]]:

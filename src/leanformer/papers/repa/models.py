@@ -15,7 +15,7 @@ from timm.models.mlp_mixer import MlpMixer
 from torch import nn
 
 from ...backbones.generic import vit, with_config
-from ...backbones.registry import register
+from ...backbones.registry import register, register_named
 from ...core import Block, Branch, Grid
 from ...layers.layout import AcrossTokens
 
@@ -101,20 +101,8 @@ def repavit(**arguments: Any) -> nn.Module:
 @register
 def repamixer(**arguments: Any) -> nn.Module:
     """The MLP-Mixer under the published RePa-MLP-Mixers, in any dimensions."""
-    sizes = {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
-    return with_config(TokenNormMixer(**arguments), **sizes)
+    return with_config(TokenNormMixer(**arguments), arguments)
 
 
-def _register(name: str, build: Any, settings: dict[str, Any]) -> None:
-    def entry(**arguments: Any) -> nn.Module:
-        return build(**{**settings, **arguments})
-
-    entry.__name__ = entry.__qualname__ = name
-    entry.__doc__ = f"{build.__name__} in the published dimensions of {name}."
-    register(entry)
-
-
-for _size, _settings in VITS.items():
-    _register(f"repavit_{_size}", repavit, _settings)
-for _size, _settings in MIXERS.items():
-    _register(f"repamixer_{_size}", repamixer, _settings)
+register_named(repavit, {f"repavit_{size}": settings for size, settings in VITS.items()})
+register_named(repamixer, {f"repamixer_{size}": settings for size, settings in MIXERS.items()})

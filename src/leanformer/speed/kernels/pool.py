@@ -11,35 +11,20 @@ The statistics need one pass and the rest one more; z is never made. On a CPU th
 B images, H x W pixels, C channels, the channels last.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...layers.kernels import operator
 
-@torch.library.custom_op("leanformer::pool_in_one_pass", mutates_args=(), device_types="cpu")
+
+@operator(f"{__package__}.pool_triton", lambda x, gain, eps: x.new_empty(x.shape))
 def pool_in_one_pass(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """x + gain / σ · (pool(x) − x) over windows of 3 x 3: x (B, H, W, C) contiguous, gain = s γ (C,).
 
+    >>> import torch
     >>> pool_in_one_pass(torch.ones(1, 2, 2, 4), torch.ones(4), 1e-5).max()
     tensor(1.)
     """
-    return pool_in_one_pass_reference(x, gain, eps)
-
-
-@pool_in_one_pass.register_kernel("cuda")
-def _(x, gain, eps):
-    from .pool_triton import launch
-
-    return launch(x, gain, eps)
-
-
-@pool_in_one_pass.register_fake
-def _(x, gain, eps):
-    return x.new_empty(x.shape)
-
-
-def pool_in_one_pass_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """The same in plain torch, norm first: what a PoolFormer block does."""
     plane = x.permute(0, 3, 1, 2)  # (B, C, H, W)
     z = F.group_norm(plane, 1, eps=eps)
     mixed = F.avg_pool2d(z, 3, stride=1, padding=1, count_include_pad=False) - z

@@ -10,9 +10,10 @@ gathers the patches of its pixels into a tile of its own; on a CPU they are gath
 B batch, C channels, D output channels, k kernel, s stride.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ...layers.kernels import operator
 
 ALIGNED = 8
 MOST_OUTPUTS = 128
@@ -24,33 +25,6 @@ def weight_of_product(weight: Tensor) -> Tensor:
     return F.pad(flat, (0, -flat.shape[1] % ALIGNED))
 
 
-@torch.library.custom_op("leanformer::thin_conv", mutates_args=(), device_types="cpu")
-def thin_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, kernel: int, stride: int, padding: int, gelu: bool
-) -> Tensor:
-    """(B, C, H, W) → (B, H', W', D), with GELU behind it if asked for; `weight` from `weight_of_product`.
-
-    >>> x, weight = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    >>> y = thin_conv(x, weight_of_product(weight), None, 3, 2, 1, False).permute(0, 3, 1, 2)
-    >>> torch.allclose(y, F.conv2d(x, weight, stride=2, padding=1), atol=1e-5)
-    True
-    """
-    return thin_conv_reference(x, weight, bias, kernel, stride, padding, gelu)
-
-
-@thin_conv.register_kernel("cuda")
-def _(x, weight, bias, kernel, stride, padding, gelu):
-    from .thin_conv_triton import launch
-
-    return launch(x, weight, bias, kernel, stride, padding, gelu)
-
-
-@thin_conv.register_fake
-def _(x, weight, bias, kernel, stride, padding, gelu):
-    batch, _, height, width = x.shape
-    return x.new_empty(batch, *(places(side, kernel, stride, padding) for side in (height, width)), weight.shape[0])
-
-
 def places(side: int, kernel: int, stride: int, padding: int) -> int:
     """How many outputs fit along a side.
 
@@ -60,10 +34,23 @@ def places(side: int, kernel: int, stride: int, padding: int) -> int:
     return (side + 2 * padding - kernel) // stride + 1
 
 
-def thin_conv_reference(
+def _shapes(x, weight, bias, kernel, stride, padding, gelu):
+    batch, _, height, width = x.shape
+    return x.new_empty(batch, *(places(side, kernel, stride, padding) for side in (height, width)), weight.shape[0])
+
+
+@operator(f"{__package__}.thin_conv_triton", _shapes)
+def thin_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, kernel: int, stride: int, padding: int, gelu: bool
 ) -> Tensor:
-    """The same in plain torch."""
+    """(B, C, H, W) → (B, H', W', D), with GELU behind it if asked for; `weight` from `weight_of_product`.
+
+    >>> import torch
+    >>> x, weight = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    >>> y = thin_conv(x, weight_of_product(weight), None, 3, 2, 1, False).permute(0, 3, 1, 2)
+    >>> torch.allclose(y, F.conv2d(x, weight, stride=2, padding=1), atol=1e-5)
+    True
+    """
     x = F.pad(x, (padding,) * 4)
     patches = x.unfold(2, kernel, stride).unfold(3, kernel, stride)  # (B, C, H', W', k, k)
     rows = patches.permute(0, 2, 3, 4, 5, 1).flatten(3)  # (B, H', W', k k C)

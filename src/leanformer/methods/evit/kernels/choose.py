@@ -12,31 +12,16 @@ B batch, P scores, K kept.
 import torch
 from torch import Tensor
 
+from ....layers.kernels import operator
+
 MOST_SCORES = 4096
 
 
-@torch.library.custom_op("leanformer::choose_by_counting", mutates_args=(), device_types="cpu")
+@operator(f"{__package__}.choose_triton", lambda score, keep: score.new_empty(score.shape[0], keep, dtype=torch.long))
 def choose_by_counting(score: Tensor, keep: int) -> Tensor:
     """The indices of the `keep` highest scores (B, P) → (B, K).
 
     >>> choose_by_counting(torch.tensor([[0.1, 0.7, 0.2]]), 2)
     tensor([[1, 2]])
     """
-    return choose_by_counting_reference(score, keep)
-
-
-@choose_by_counting.register_kernel("cuda")
-def _(score, keep):
-    from .choose_triton import launch
-
-    return launch(score, keep)
-
-
-@choose_by_counting.register_fake
-def _(score, keep):
-    return score.new_empty(score.shape[0], keep, dtype=torch.long)
-
-
-def choose_by_counting_reference(score: Tensor, keep: int) -> Tensor:
-    """The same by the library."""
     return score.topk(keep, dim=1).indices

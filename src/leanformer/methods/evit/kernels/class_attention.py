@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ....layers.attention import class_attention
+from ....layers.kernels import operator
 
 HEAD_DIMS = (16, 32, 64, 128)
 """Channels of a head that the kernel takes."""
@@ -32,7 +33,13 @@ def row_pays(batch: int, tokens: int) -> bool:
     return tokens <= FEW_TOKENS or (batch <= FEW_IMAGES and tokens <= MOST_TOKENS)
 
 
-@torch.library.custom_op("leanformer::attention_with_class_row", mutates_args=(), device_types="cpu")
+def _shapes(q, k, v):
+    batch, heads, tokens, dim = q.shape
+    exact = q.dtype if q.dtype == torch.float64 else torch.float32
+    return q.new_empty(batch, tokens, heads, dim), q.new_empty(batch, tokens, dtype=exact)
+
+
+@operator(f"{__package__}.class_attention_triton", _shapes)
 def attention_with_class_row(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """q, k, v (B, H, N, D) → y with its heads side by side (B, N, H, D), and the class row (B, N).
 
@@ -40,24 +47,5 @@ def attention_with_class_row(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, T
     >>> y.shape, row.shape
     (torch.Size([4, 10, 2, 16]), torch.Size([4, 10]))
     """
-    return attention_with_class_row_reference(q, k, v)
-
-
-@attention_with_class_row.register_kernel("cuda")
-def _(q, k, v):
-    from .class_attention_triton import launch
-
-    return launch(q, k, v)
-
-
-@attention_with_class_row.register_fake
-def _(q, k, v):
-    batch, heads, tokens, dim = q.shape
-    exact = q.dtype if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(batch, tokens, heads, dim), q.new_empty(batch, tokens, dtype=exact)
-
-
-def attention_with_class_row_reference(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The same in plain torch: the fused kernel of the library, and the row apart."""
     y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).contiguous()  # (B, N, H, D)
     return y, class_attention(q, k)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ....layers.kernels import operator
 from ..reorganise import reorganise
 
 MOST_CHANNELS = 4096
@@ -31,51 +32,23 @@ def one_pass_pays(batch: int) -> bool:
     return batch >= MANY_IMAGES
 
 
-@torch.library.custom_op("leanformer::reorganise_in_one_pass", mutates_args=(), device_types="cpu")
+def _shapes(x, y, score, chosen, fuse, weight, bias, eps):
+    tokens = x.shape[1] - score.shape[1] + chosen.shape[1] + int(fuse)
+    u = x.new_empty(x.shape[0], tokens, x.shape[2])
+    return u, torch.empty_like(u) if weight is not None else x.new_empty(0)
+
+
+@operator(f"{__package__}.reorganise_triton", _shapes)
 def reorganise_in_one_pass(
-    x: Tensor,
-    y: Tensor,
-    score: Tensor,
-    chosen: Tensor,
-    fuse: bool,
-    weight: Tensor | None,
-    bias: Tensor | None,
+    x: Tensor, y: Tensor, score: Tensor, chosen: Tensor, fuse: bool, weight: Tensor | None, bias: Tensor | None,
     eps: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """u and z of x and y (B, prefix + P, C), score (B, P), chosen (B, K); without a weight z is empty.
 
     >>> x, score, chosen = torch.ones(1, 4, 2), torch.tensor([[0.5, 0.2, 0.1]]), torch.tensor([[0]])
     >>> reorganise_in_one_pass(x, x, score, chosen, True, None, None, 1e-6)[0][0, :, 0]
     tensor([2.0000, 2.0000, 0.6000])
     """
-    return reorganise_in_one_pass_reference(x, y, score, chosen, fuse, weight, bias, eps)
-
-
-@reorganise_in_one_pass.register_kernel("cuda")
-def _(x, y, score, chosen, fuse, weight, bias, eps):
-    from .reorganise_triton import launch
-
-    return launch(x, y, score, chosen, fuse, weight, bias, eps)
-
-
-@reorganise_in_one_pass.register_fake
-def _(x, y, score, chosen, fuse, weight, bias, eps):
-    tokens = x.shape[1] - score.shape[1] + chosen.shape[1] + int(fuse)
-    u = x.new_empty(x.shape[0], tokens, x.shape[2])
-    return u, torch.empty_like(u) if weight is not None else x.new_empty(0)
-
-
-def reorganise_in_one_pass_reference(
-    x: Tensor,
-    y: Tensor,
-    score: Tensor,
-    chosen: Tensor,
-    fuse: bool,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor]:
-    """The same in plain torch."""
     u = reorganise(x + y, score, chosen, fuse)
     if weight is None:
         return u, x.new_empty(0)

@@ -14,15 +14,9 @@ from torch import Tensor
 
 
 def launch(
-    x: Tensor,
-    y: Tensor,
-    score: Tensor,
-    chosen: Tensor,
-    fuse: bool,
-    weight: Tensor | None,
-    bias: Tensor | None,
+    x: Tensor, y: Tensor, score: Tensor, chosen: Tensor, fuse: bool, weight: Tensor | None, bias: Tensor | None,
     eps: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """u (B, prefix + K + 1, C) and LayerNorm(u), or an empty tensor where no weight is given."""
     (batch, tokens, channels), patches, keep = x.shape, score.shape[1], chosen.shape[1]
     x, y, chosen = x.contiguous(), y.contiguous(), chosen.contiguous()

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ....layers.products import linear_gelu, repa_ffn
+from ....layers.products import linear_gelu, three_products
 
 Pair = tuple[Tensor, Tensor]
 
@@ -54,7 +54,7 @@ def first_coefficients(sums: Tensor, pixels: int, norm1: Pair, eps: float) -> Pa
 def path_block_by_products(x: Tensor, sums: Tensor, norm1: Pair, weights: list[Tensor], eps: float) -> Pair:
     """The block whose FFN is three products, by the library; `weights` are W, b, W_in, b_in, W_out."""
     a1, d1 = first_coefficients(sums, x.shape[1], norm1, eps)
-    y = repa_ffn((x * a1 + d1).to(x.dtype), *weights)  # (B, N, C)
+    y = three_products((x * a1 + d1).to(x.dtype), *weights)  # (B, N, C)
     return y, channel_sums(y)
 
 

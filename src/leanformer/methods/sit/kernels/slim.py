@@ -9,37 +9,25 @@ afterwards. On a CPU the plain form runs.
 B batch, N patches, M mixtures of them, C channels.
 """
 
-import torch
 from torch import Tensor
 
+from ....layers.kernels import operator
 from ..slimming import slim
 
 
-@torch.library.custom_op("leanformer::slim_in_one_pass", mutates_args=(), device_types="cpu")
+def _shapes(x, logits, prior, prefix):
+    return x.new_empty(x.shape[0], prefix + logits.shape[2], x.shape[2])
+
+
+@operator(f"{__package__}.slim_triton", _shapes)
 def slim_in_one_pass(x: Tensor, logits: Tensor, prior: Tensor | None, prefix: int) -> Tensor:
     """u (B, prefix + M, C) of x (B, prefix + N, C), logits (B, N, M) and a prior (M, N).
 
+    >>> import torch
     >>> x, logits = torch.tensor([[[9.0], [1.0], [3.0]]]), torch.tensor([[[0.0, 50.0], [0.0, 0.0]]])
     >>> slim_in_one_pass(x, logits, None, prefix=1)[0, :, 0]
     tensor([9., 2., 1.])
     """
-    return slim_in_one_pass_reference(x, logits, prior, prefix)
-
-
-@slim_in_one_pass.register_kernel("cuda")
-def _(x, logits, prior, prefix):
-    from .slim_triton import launch
-
-    return launch(x, logits, prior, prefix)
-
-
-@slim_in_one_pass.register_fake
-def _(x, logits, prior, prefix):
-    return x.new_empty(x.shape[0], prefix + logits.shape[2], x.shape[2])
-
-
-def slim_in_one_pass_reference(x: Tensor, logits: Tensor, prior: Tensor | None, prefix: int) -> Tensor:
-    """The same in plain torch."""
     weights = logits.transpose(1, 2)  # (B, M, N)
     if prior is not None:
         weights = weights + prior
