@@ -100,6 +100,7 @@ def test_a_segmenters_row_is_a_label_map_of_the_pictures_size_and_the_share_of_e
         assert (maps[0] == maps[1]).mean() > 0.5
 
 
+@pytest.mark.exhaustive
 def test_broken_weights_are_told_and_no_empty_answers(tmp_path):
     photos(tmp_path / "photos", 1, bad=())
     segmenter, detector = model_for("segmentation"), model_for("detection")
@@ -111,7 +112,7 @@ def test_broken_weights_are_told_and_no_empty_answers(tmp_path):
         list(lf.predict(detector, tmp_path / "photos", **HOW))
 
 
-@pytest.mark.parametrize("task", ["detection", "segmentation"])
+@pytest.mark.parametrize("task", [pytest.param("detection", marks=pytest.mark.exhaustive), "segmentation"])
 def test_every_kind_of_file_holds_the_rows_and_a_run_that_was_broken_off_goes_on(task, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
     photos(tmp_path / "photos")
@@ -164,7 +165,7 @@ def test_what_a_task_does_not_know_is_refused_in_one_line(task, options, says, t
 def test_the_verb_writes_boxes_and_prints_a_few(tmp_path, capsys):
     saved = str(lf.save(model_for("detection"), tmp_path / "detector.safetensors"))
     photos(tmp_path / "photos", 2)
-    command = ["predict", saved, str(tmp_path / "photos"), "--device", "cpu", "--score", "0.0"]
+    command = ["predict", saved, str(tmp_path / "photos"), "--device", "cpu", "--score", "0.0", "--workers", "0"]
     assert main([*command, "--output", str(tmp_path / "boxes.jsonl")]) == 0
     rows = [json.loads(line) for line in (tmp_path / "boxes.jsonl").read_text().splitlines()]
     assert len(rows[0]["boxes"][0]) == 4

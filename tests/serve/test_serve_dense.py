@@ -87,6 +87,7 @@ def test_what_a_model_does_not_do_is_refused_with_what_it_does():
     assert 'leanformer_requests_total{model="boxes",status="422"}' in text
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_answers_nonsense_is_not_served():
     model = small_segmenter().eval()
     model.head.bias.data[0] = float("nan")

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import card_json, input_of
+from .onnx_export import open_session
 from .parity import Drift, Parity
 from .rewrite import at_one_size, resampling
 from .source import Exported, quiet, source_of
@@ -101,12 +102,7 @@ def open_detector(path: str | Path) -> Callable[[Tensor], Boxes]:
     Args:
         path: a file that `lf.export.onnx` wrote of a detector.
     """
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = torch.get_num_threads()
-    settings.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    session = open_session(Path(path))
     names = [output.name for output in session.get_outputs()]
 
     def run(image: Tensor) -> Boxes:

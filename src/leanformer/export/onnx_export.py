@@ -46,14 +46,23 @@ def _write(program: ExportedProgram, path: Path, metadata: dict[str, str], opset
     written.save(path, external_data=False)
 
 
-def open_onnx(path: Path) -> Run:
-    """An ONNX file in ONNX Runtime, on as many threads as PyTorch has."""
+def open_session(path: Path) -> Any:
+    """A session of ONNX Runtime, on as many threads as PyTorch has.
+
+    Args:
+        path: An ONNX file.
+    """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
     settings.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+
+
+def open_onnx(path: Path) -> Run:
+    """An ONNX file as a function from images to logits."""
+    session = open_session(path)
     name = session.get_inputs()[0].name
 
     def run(images: Tensor) -> Tensor:
