@@ -145,6 +145,7 @@ def test_the_page_draws_boxes_masks_and_label_maps_over_the_picture(tmp_path, sc
         places = {"edge": (59, 48, 0), "mask": (30, 40, 0), "inside": (50, 40, 0), "unsure": (90, 20, 0),
                   "ground": (20, 30, 1), "disc": (100, 30, 1)}  # fmt: skip
         drawn = {name: page.ask(f"({PIXEL})({x}, {y}, {n})") for name, (x, y, n) in places.items()}
+        masked = {y: [page.ask(f"({PIXEL})({x}, {y}, 0)") for x in range(24, 36)] for y in (30, 40, 58)}
         screenshot(page, "service_dense")
         page.ask("document.querySelector('#show').click()")
         plain = [page.ask(f"({PIXEL})({x}, {y}, {n})") for x, y, n in places.values()]
@@ -153,6 +154,8 @@ def test_the_page_draws_boxes_masks_and_label_maps_over_the_picture(tmp_path, sc
     assert plain == [white] * len(places)
     assert all(drawn[name] != white for name in ("edge", "mask", "ground", "disc"))
     assert drawn["ground"] != drawn["disc"]
+    assert masked[30] == masked[40] == [drawn["mask"]] * 12, "the mask has no gaps"
+    assert masked[58] == [white] * 12, "and ends with its box"
     expected = np.asarray(Image.open(io.BytesIO(_label_map())).convert("RGB"))
     for name, x in (("ground", 20), ("disc", 100)):
         np.testing.assert_allclose(drawn[name], 0.6 * expected[30, x] + 0.4 * 255, atol=2)
