@@ -47,7 +47,7 @@ def test_a_run_without_a_single_answer_fails(saved, tmp_path):
         (["nowhere"], "nowhere does not exist"),
         (["photos", "--output", "a.doc"], "cannot be written as '.doc'"),
         (["photos", "--output", "a.csv", "--format", "parquet"], "ends .csv, but parquet is asked for"),
-        (["photos", "--kept"], "apply lf.EViT or lf.ToMe first"),
+        (["photos", "--kept"], "apply one that does first"),
         (["photos", "--classes", "none.txt"], "--classes: none.txt cannot be read"),
         (["many"], "200 rows are too many to print; name a file with --output"),
     ],

@@ -60,7 +60,10 @@ def test_a_model_without_embeddings_says_so():
     served = Served(name="x", runtime="test", config=tiny_served().config, classes=NAMES, forward=print)
     with serving(served) as url:
         refused = httpx.post(f"{url}/embed", content=picture())
-    assert (refused.status_code, refused.json()["detail"]) == (422, "x gives no embeddings")
+    assert (refused.status_code, refused.json()["detail"]) == (
+        422,
+        "x gives no embeddings; it answers POST /models/x/classify",
+    )
 
 
 def test_a_distilled_model_with_two_heads_gives_classes_and_embeddings():
@@ -213,11 +216,3 @@ def test_the_file_of_an_optimised_model_is_served_in_its_fast_form(tmp_path, mon
 def _names(folder: Path) -> Path:
     (folder / "names.txt").write_text("\n".join(NAMES))
     return folder / "names.txt"
-
-
-def test_a_segmenter_is_refused_by_serve_and_predict_in_one_line():
-    model = lf.tasks.segmenter("fpn", lf.create("poolformer_s12", depths=[1] * 4, dims=[8] * 4), 3)
-    with pytest.raises(ValueError, match="this is a model for segmentation"):
-        of_model(model, "dense", NAMES)
-    with pytest.raises(ValueError, match="this is a model for segmentation"):
-        lf.predict(model, torch.zeros(2, 3, 64, 64, dtype=torch.uint8), device="cpu")

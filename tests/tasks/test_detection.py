@@ -51,9 +51,13 @@ def test_a_detector_that_was_stopped_goes_on_bit_for_bit_and_its_run_can_be_read
     assert "ap" in json.loads((tmp_path / "parts" / "result.json").read_text())["val"]
     loaded = lf.load(tmp_path / "parts" / "model.safetensors")
     assert lf.core.classes_of(loaded) == CLASSES
-    assert {path.name for path in (tmp_path / "parts" / "pictures").iterdir()} >= {"good_1.png", "bad_1.png"}
+    drawn = {path.name for path in (tmp_path / "parts" / "pictures").iterdir()}
+    assert drawn == {"good_1.png", "good_2.png", "bad_1.png"}, "each of three pictures once"
     assert main(["report", str(tmp_path / "parts"), "--output", str(tmp_path / "report.html")]) == 0
-    assert "to be found, and found" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "to be found, and found" in page
+    assert "among the best answered" in page
+    assert "among the worst answered" in page
 
 
 def test_masks_are_learnt_and_judged_beside_boxes():

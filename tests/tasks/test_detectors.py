@@ -55,6 +55,23 @@ def test_a_detector_gives_losses_in_training_and_boxes_with_labels_from_1_in_eva
         assert ("masks" in answer) == (kind == "mask_rcnn")
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("branch", ["classification_head", "regression_head"])
+def test_a_narrow_head_of_retinanet_starts_with_answers_that_vary_as_those_of_the_published_width(branch):
+    spread = {}
+    for channels in (16, 64, 256):
+        torch.manual_seed(3)
+        head = lf.tasks.detector("retinanet", backbone(), 20, channels=channels).head
+        maps = [torch.randn(1, channels, 24, 24).relu()]
+        answers = getattr(head, branch)(maps)
+        spread[channels] = (answers - answers.mean((0, 1))).std().item()
+        if channels == 256:
+            first = head.classification_head.conv[0][0].weight
+            assert first.std().item() == pytest.approx(0.01, rel=0.02)  # as published
+    assert spread[16] == pytest.approx(spread[256], rel=0.6)
+    assert spread[64] == pytest.approx(spread[256], rel=0.3)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fused_detector_is_smaller_gives_the_same_boxes_and_loads_from_its_file_alone(lean, kind, tmp_path):
     detector = lf.recalibrate(lean[kind].eval(), [pictures()])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import leanformer as lf
+from leanformer.cli import main
 from leanformer.export import Drift
 from leanformer.export.detection import compare, open_detector
 
@@ -55,10 +56,71 @@ def test_a_fused_detector_finds_the_same_boxes_in_onnx_runtime_at_two_image_size
         compare(model, moved, images, 0.3)
 
 
-@pytest.mark.exhaustive
-def test_what_the_exporter_lacks_is_said_in_one_line(tmp_path):
+def vit_detector() -> torch.nn.Module:
     vit = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2)
-    model = lf.tasks.detector("retinanet", vit, 2, channels=16, min_size=64, max_size=96).eval()
-    with pytest.raises(ValueError, match="onnx cannot take this RetinaNet: UnsupportedOperatorError"):
-        lf.export.onnx(model, tmp_path / "vit.onnx")
+    model = lf.tasks.detector("retinanet", vit, 2, channels=16, min_size=64, max_size=96, detections=20).eval()
+    torch.nn.init.constant_(model.head.classification_head.cls_logits.bias, -0.5)
+    return model
+
+
+def test_what_the_exporter_lacks_is_said_in_one_line(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"resamples positions .* this exporter lacks; give one size=\(height, width\)"
+    ):
+        lf.export.onnx(vit_detector(), tmp_path / "vit.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.exhaustive
+def test_a_vit_under_a_detector_is_exported_for_one_size_that_is_not_square(tmp_path):
+    written = lf.export.onnx(vit_detector(), tmp_path / "vit.onnx", size=(64, 90))
+    assert written.notes["boxes"] >= 5
+    assert written.notes["sizes"] == [(64, 90)]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore::leanformer.core.plan.FreshStatistics")
+@pytest.mark.parametrize("family", ["poolformer", "vit"])
+def test_a_segmenter_gives_the_same_logits_in_onnx_runtime_for_images_of_any_size(family, tmp_path):
+    name, arguments = BODIES["deit"] if family == "vit" else BODIES[family]
+    body = lf.apply(lf.create("vit" if family == "vit" else name, **arguments), lf.RePa(idle_ratio=0.5))
+    model = lf.tasks.segmenter("fpn", body, 3, channels=64).eval()
+    written = lf.export.onnx(model, tmp_path / "any.onnx", size="any")
+    assert written.parity.error < 1e-4
+    run, images = lf.export.open_file(written.path), torch.rand(3, 3, 70, 81)
+    with torch.no_grad():
+        torch.testing.assert_close(run(images), model(images), atol=1e-4, rtol=1e-4)
+
+
+def upernet() -> torch.nn.Module:
+    body = lf.create("metaformer", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))
+    return lf.tasks.segmenter("upernet", body, 3, channels=16).eval()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore::leanformer.core.plan.FreshStatistics")
+def test_a_segmenter_is_exported_for_one_size(tmp_path):
+    model = upernet()
+    written = lf.export.torch(model, tmp_path / "one.pt2", size=(64, 96))
+    assert written.notes["sizes"] == [(64, 96)]
+    with torch.no_grad():
+        images = torch.rand(2, 3, 64, 96)
+        torch.testing.assert_close(lf.export.open_file(written.path)(images), model(images), atol=1e-4, rtol=1e-4)
+
+
+def test_sizes_that_a_file_cannot_have_are_refused_with_the_reason(tmp_path):
+    with pytest.raises(ValueError, match="pools a map to so many places"):
+        lf.export.onnx(upernet(), tmp_path / "any.onnx", size="any")
+    with pytest.raises(ValueError, match="torch takes images of one size"):
+        lf.export.torch(upernet(), tmp_path / "any.pt2", size="any")
+    with pytest.raises(ValueError, match="size is for detectors and segmenters"):
+        lf.export.onnx(lf.create("metaformer", depths=(1,), dims=(8,)), tmp_path / "body.onnx", size=(64, 64))
+
+
+@pytest.mark.exhaustive
+def test_the_verb_exports_detectors_and_segmenters_and_refuses_what_only_classifiers_have(tmp_path, capsys):
+    saved = str(lf.save(vit_detector(), tmp_path / "boxes.safetensors"))
+    assert main(["export", saved, "--output", str(tmp_path / "boxes.onnx"), "--size", "64", "90"]) == 0
+    assert "boxes.onnx" in capsys.readouterr().out
+    assert main(["export", saved, "--output", str(tmp_path / "again.onnx"), "--preprocess", "64", "90"]) == 2
+    assert "are for classifiers, but this is a model for detection" in capsys.readouterr().err

@@ -18,6 +18,8 @@ def export(
     built: Built = AS_NAMED,
     fused: bool = True,
     preprocess: tuple[int, int] | None = None,
+    size: tuple[int, int] | None = None,
+    any_size: bool = False,
     opset: int | None = None,
     int8: tuple[str, ...] = (),
     calibration: str | None = None,
@@ -40,6 +42,9 @@ def export(
         built: Methods, weights and arguments.
         fused: Fuse the model first.
         preprocess: Height and width of raw uint8 images that the file takes; it resizes, crops and normalises.
+        size: Height and width of the images of a detector's or segmenter's file. By default a detector's takes any, a
+            segmenter's those on its card.
+        any_size: A segmenter's ONNX file takes images of any size.
         opset: The ONNX operator set.
         int8: Also write int8 files: static (onnx, openvino), dynamic (onnx).
         calibration: Images for static int8: a folder or pack:PATH; other ones than those of --data.
@@ -53,21 +58,23 @@ def export(
     from . import export_files as files
     from .export_report import report
 
-    at_least(1, preprocess=preprocess, calibration_images=calibration_images, repeats=repeats, opset=opset)
+    at_least(1, preprocess=preprocess, size=size, calibration_images=calibration_images, repeats=repeats, opset=opset)
     one_of(("static", "dynamic"), int8=int8)
     files.refuse(formats, int8, calibration, preprocess, data)
     paths = {name: files.path_of(output, name, len(formats) > 1) for name in formats}
     output_files(*paths.values(), folders=False)
     output_files(result)
     opened = built.open(model).eval()
+    dense = files.is_dense(opened, preprocess, int8, data)
     labelled = files.open_labelled(opened, data, split)
     options: dict[str, Any] = {"fused": fused, "preprocess": preprocess, "opset": opset}
+    options["size"] = "any" if any_size else size
     written = files.Files(opened, labelled, options)
     for name, path in paths.items():
         written.add(name, path)
         if int8:
             images = None if calibration is None else sample_images(opened, calibration, calibration_images)
             written.add_int8(path, name, int8, images)
-    if preprocess is None:
+    if preprocess is None and not dense:
         written.measure(repeats)
     report(written.rows, " + ".join((model, *built.methods)), data, calibration, result)

@@ -11,6 +11,7 @@ from ..data.samples import sample_images
 from ..data.sources import Data, check_fit, check_labelled, open_data
 from ..export import FORMATS, TARGETS, Run, open_file, quantise
 from ..export.target import file_size
+from ..tasks.fitting import task_of
 from .export_report import Row, add_accuracy, add_speed
 
 COMPARED = 8
@@ -31,9 +32,9 @@ class Files:
     def add(self, name: str, path: Path) -> None:
         """Write the model in a format, compare it, and open it."""
         options = self.options | {"images": self.few}
-        opset = options.pop("opset")
-        more = {"opset": opset} if name == "onnx" and opset is not None else {}
-        done = FORMATS[name](self.model, path, **options, **more)
+        if name != "onnx":
+            del options["opset"]
+        done = FORMATS[name](self.model, path, **{key: value for key, value in options.items() if value is not None})
         self.rows.append(Row(name, str(done.path), done.size, done.parity.error, done.notes.get("bf16_error")))
         self.runs[name] = open_file(done.path)
 
@@ -68,6 +69,14 @@ def refuse(formats: Any, int8: Any, calibration: Any, preprocess: Any, data: Any
         raise ValueError("accuracy and int8 are for files without preprocessing: give --data and --int8 without it")
     for name in formats:
         TARGETS[name].require()
+
+
+def is_dense(model: nn.Module, preprocess: Any, int8: Any, data: Any) -> bool:
+    """Whether a model is a detector or a segmenter; what their files do not have is refused."""
+    task = task_of(model).name
+    if task != "classification" and (preprocess is not None or int8 or data is not None):
+        raise ValueError(f"--preprocess, --int8 and --data are for classifiers, but this is a model for {task}")
+    return task != "classification"
 
 
 def open_labelled(model: nn.Module, data: str | None, split: str) -> Data | None:

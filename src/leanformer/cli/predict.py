@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
 PRINTED = 100
 """Rows that are printed where no output is named."""
+LONG = 24
+"""Letters of a word that are printed of it."""
 
 
 def predict(
@@ -38,6 +40,7 @@ def predict(
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
     optimized: bool | None = None,
     crop: float | None = None,
+    score: float | None = None,
     workers: int | None = None,
     split: str | None = None,
     column: str | None = None,
@@ -45,11 +48,13 @@ def predict(
     address: str | None = None,
     actors: int | None = None,
 ) -> int:
-    """Classes, scores and embeddings of many pictures, one row each, as Parquet, CSV or JSON lines.
+    """Classes and embeddings, boxes and masks, or label maps of many pictures, one row each, by the model's task.
 
     A run that was killed goes on where it was when the same command is given again.
 
     Example: leanformer predict lean.safetensors photos/ --output answers.parquet
+
+    Example: leanformer predict detector.safetensors photos/ --score 0.3 --output boxes.jsonl
 
     Example: leanformer predict lean.safetensors "s3://bucket/shards/*.tar" --embed --top 0 --output vectors/
 
@@ -68,11 +73,12 @@ def predict(
         embed_dtype: Of these features.
         kept: Add, for each patch, the number of the token that it is part of at the end, -1 where it was dropped.
         classes: A text file with the name of one class a line.
-        batch_size: Images at a time; by default 8 on a CPU and 256 on a GPU.
+        batch_size: Images at a time; by default 8 on a CPU and 256 on a GPU, 2 and 8 for detectors and segmenters.
         device: cpu, cuda, …; the fastest there is by default.
         dtype: In which the model computes; by default bfloat16 on a GPU and float32 on a CPU.
         optimized: Search for the fastest form first; by default on a GPU, for many pictures.
         crop: The share of each picture that is looked at, in the middle. By default what the model's card states.
+        score: A detector's rows have the boxes above it; by default the threshold that it was built with.
         workers: Processes that read and decode; 0: none beside this one.
         split: Which split of a Hugging Face data set.
         column: Which column of a table holds the pictures.
@@ -97,6 +103,7 @@ def predict(
         dtype=dtype,
         optimized=optimized,
         crop=crop,
+        score=score,
         workers=workers,
         split=split,
         column=column,
@@ -136,7 +143,17 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.4f}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
     if isinstance(value, Iterable) and not isinstance(value, str):
         values = list(value)
-        return " ".join(f"{each:.3g}" for each in values[:5]) + (" …" if len(values) > 5 else "")
+        return " ".join(map(_short, values[:5])) + (" …" if len(values) > 5 else "")
     return str(value)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str):
+        return value if len(value) < LONG else f"{value[:LONG]}…"
+    if isinstance(value, Iterable):
+        return f"({', '.join(f'{each:.0f}' for each in value)})"
+    return f"{value:.3g}"

@@ -36,7 +36,7 @@ def serve(
     max_connections: int = Limits.connections,
     timeout: float = Limits.seconds,
 ) -> None:
-    """Serve models over HTTP: POST /classify and /embed, GET /models, /healthz and /metrics, a page for people at /.
+    """Serve models over HTTP: POST /classify, /embed, /detect or /segment, GET /models and /metrics, a page at /.
 
     Example: leanformer serve deit_small_patch16_224 --apply {tokens} --checkpoint deit_s.safetensors
 

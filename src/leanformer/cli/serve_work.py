@@ -13,7 +13,7 @@ from ..core import card_of, classes_of, fuse
 from ..export import onnx, open_file
 from ..export.target import require
 from ..measure.terminal import console
-from ..serve import Limits, OnnxFile, Served, Watched, of_file, of_model, write_repository
+from ..serve import Limits, OnnxFile, Servable, Watched, of_file, of_model, write_repository
 from ..speed import Optimized, optimize
 from ..visualise.names import class_names_of
 from .common import AS_NAMED, Build
@@ -70,7 +70,7 @@ def named(models: tuple[str, ...], name: str | None) -> dict[str, str]:
 
 
 def listen(
-    served: Sequence[Served],
+    served: Sequence[Servable],
     limits: Limits,
     max_batch: int,
     max_wait: float,
@@ -113,7 +113,7 @@ def only_file(model: str, how: How) -> None:
         raise ValueError(f"{model} is finished: give no methods, no checkpoint and no arguments with it")
 
 
-def open_served(name: str, model: str, how: How, place: torch.device) -> Served:
+def open_served(name: str, model: str, how: How, place: torch.device) -> Servable:
     """A model that is ready to answer, and has answered once.
 
     Args:
@@ -142,7 +142,7 @@ def watched(models: dict[str, str], how: How, place: torch.device) -> list[Watch
     ]
 
 
-def _of_torch(name: str, model: str, how: How, place: torch.device) -> Served:
+def _of_torch(name: str, model: str, how: How, place: torch.device) -> Servable:
     ready = how.built.open(model, fast=how.optimized is not False and not how.built.methods)
     if isinstance(ready, Optimized) and next(ready.parameters()).device.type != place.type:
         ready = how.built.open(model)

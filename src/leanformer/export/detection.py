@@ -23,7 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core import card_json, input_of
+from .onnx_export import open_session
 from .parity import Drift, Parity
+from .rewrite import at_one_size, resampling
 from .source import Exported, quiet, source_of
 from .target import file_size, staged
 
@@ -62,9 +64,16 @@ def detector_to_onnx(
     Raises:
         Drift: if a box above the score is missing, moved, or of another label; no file is left.
     """
-    given = copy.deepcopy(model).cpu().eval()
+    given: Any = copy.deepcopy(model).cpu().eval()
     source = source_of(given, fused)
     shown = list(images) if images is not None else _random(given, size)
+    if size is None and resampling(source):
+        raise ValueError(
+            f"onnx cannot take this {type(model).__name__} for images of any size: its ViT resamples positions with an "
+            "antialiasing that this exporter lacks; give one size=(height, width)"
+        )
+    if size is not None:
+        source = at_one_size(source, tuple(given.transform(shown[:1])[0].tensors.shape[2:]))
     names = list(source([shown[0]])[0])
     axes = {name: {0: "boxes"} for name in names}
     axes |= {"image": {1: "height", 2: "width"}} if size is None else {}
@@ -93,12 +102,7 @@ def open_detector(path: str | Path) -> Callable[[Tensor], Boxes]:
     Args:
         path: a file that `lf.export.onnx` wrote of a detector.
     """
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = torch.get_num_threads()
-    settings.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    session = open_session(Path(path))
     names = [output.name for output in session.get_outputs()]
 
     def run(image: Tensor) -> Boxes:

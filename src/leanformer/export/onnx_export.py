@@ -18,7 +18,8 @@ OPSET = 20
 def to_onnx(model: nn.Module, path: str | Path, *, opset: int = OPSET, **options: Any) -> Exported:
     """Write an ONNX file for any batch size and compare it with the model in ONNX Runtime; see `export`.
 
-    A detector goes through `detector_to_onnx`, whose options it takes.
+    A detector goes through `detector_to_onnx`, whose options it takes. A segmenter's file takes images of the size on
+    its card, of `size=(height, width)`, or with `size="any"` of any.
 
     >>> import leanformer as lf
     >>> lf.export.onnx(lf.create("deit_tiny_patch16_224"), "lean.onnx").parity.error  # doctest: +SKIP
@@ -34,7 +35,10 @@ def to_onnx(model: nn.Module, path: str | Path, *, opset: int = OPSET, **options
 
 
 def _write(program: ExportedProgram, path: Path, metadata: dict[str, str], opset: int = OPSET) -> None:
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"], "dynamic_shapes": ({0: "batch"},)}
+    example = next(node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
+    free = [axis for axis, side in enumerate(example.meta["val"].shape) if not isinstance(side, int)]
+    axes = {axis: ("batch", "channels", "height", "width")[axis] for axis in free}
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"], "dynamic_shapes": (axes,)}
     written = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False, **names)
     assert written is not None
     written.model.metadata_props.update(metadata)
@@ -42,14 +46,23 @@ def _write(program: ExportedProgram, path: Path, metadata: dict[str, str], opset
     written.save(path, external_data=False)
 
 
-def open_onnx(path: Path) -> Run:
-    """An ONNX file in ONNX Runtime, on as many threads as PyTorch has."""
+def open_session(path: Path) -> Any:
+    """A session of ONNX Runtime, on as many threads as PyTorch has.
+
+    Args:
+        path: An ONNX file.
+    """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
     settings.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+
+
+def open_onnx(path: Path) -> Run:
+    """An ONNX file as a function from images to logits."""
+    session = open_session(path)
     name = session.get_inputs()[0].name
 
     def run(images: Tensor) -> Tensor:

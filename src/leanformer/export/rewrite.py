@@ -7,6 +7,8 @@ of vision models cost little and need no complex numbers:
 
 B batch, C channels, H x W the plane, K = W/2 + 1 frequencies of a row.
 
+A model for images of any size may be made one for a single size, in which what depends on the size is a constant.
+
 Attention as one operator becomes its three steps, for targets that would take it apart less well by themselves, and
 a split becomes slices, for targets that cannot have a list of tensors of any batch size:
 
@@ -20,6 +22,9 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from timm.layers import Format, resample_abs_pos_embed
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
@@ -85,6 +90,33 @@ def without_fft(model: nn.Module) -> nn.Module:
     new = copy.deepcopy(model)
     for path in [path for path, module in new.named_modules() if isinstance(module, GlobalFilter)]:
         new.set_submodule(path, MatrixFilter(new.get_submodule(path)).to(next(new.parameters()).device))  # type: ignore[arg-type]
+    return new
+
+
+def resampling(model: nn.Module) -> list[VisionTransformer]:
+    """The ViTs of a model that resample their positions for every size of images as timm does, with antialiasing."""
+    found = [body for body in model.modules() if isinstance(body, VisionTransformer) and body.dynamic_img_size]
+    theirs = (VisionTransformer._pos_embed, VisionTransformerDistilled._pos_embed)
+    return [body for body in found if type(body)._pos_embed in theirs]
+
+
+def at_one_size(model: nn.Module, size: tuple[int, int]) -> nn.Module:
+    """A copy of a model for images of any size that takes one: timm's ViTs in it resample their positions now.
+
+    They would resample them for every image, with an antialiasing that not every exporter knows.
+
+    Args:
+        model: A detector or a segmenter.
+        size: Height and width of the images as the backbone sees them.
+    """
+    new = copy.deepcopy(model)
+    for body in resampling(new):
+        patches: Any = body.patch_embed
+        plane = [side // patch for side, patch in zip(size, patches.patch_size)]
+        prefix = 0 if body.no_embed_class else body.num_prefix_tokens
+        positions = resample_abs_pos_embed(body.pos_embed.data, plane, list(patches.grid_size), prefix)  # type: ignore[union-attr]
+        body.pos_embed = nn.Parameter(positions)
+        body.dynamic_img_size, patches.flatten, patches.output_fmt = False, True, Format.NCHW
     return new
 
 

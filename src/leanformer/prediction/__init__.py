@@ -1,10 +1,10 @@
 """Answers and embeddings for a picture, a folder or a billion images: `lf.predict(model, source)`."""
 
 from .answers import Answers, Classification, Field
-from .forms import Settings
 from .predictions import Cluster, Predictions, predict
 from .records import Records
 from .running import Report, ResultBatch
+from .settings import Settings
 from .sources import open_records
 
 __all__ = [

@@ -1,7 +1,7 @@
 """What a row says of a picture: columns with their types, and the tasks that fill them.
 
-A task computes on the device and turns what comes back into columns. Classification is here; another task (boxes,
-masks) is one more class with the same three members.
+A task computes on the device and turns what comes back into columns. Classification is here, detection and
+segmentation are in `dense`.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Field:
 
     Attributes:
         name: Of the column.
-        kind: text, or the name of a numpy dtype.
+        kind: text, bytes, or the name of a numpy dtype.
         shape: Of a value: () for a single one, (n,) for a vector, None for a length that differs from row to row, so
             that (None, 4) holds any number of boxes.
     """
@@ -32,6 +32,10 @@ class Field:
     name: str
     kind: str
     shape: tuple[int | None, ...] = ()
+
+
+Found = dict[str, Tensor | list[Tensor]]
+"""What was computed of a batch by name: a tensor, or a list of tensors, with one entry an image."""
 
 
 class Answers(Protocol):
@@ -42,19 +46,19 @@ class Answers(Protocol):
         """The columns behind `path` and before `error`."""
         ...
 
-    def compute(self, images: Tensor) -> dict[str, Tensor]:
-        """Tensors with one entry an image, on the images' device; nothing here waits for the device.
+    def compute(self, images: Any) -> Found:
+        """What the model says of each image; where it can, without waiting for the device.
 
         Args:
-            images: What the model sees (B, C, H, W), black where a picture could not be read.
+            images: What the task's view gives: (B, C, H, W), black where a picture could not be read, or a list.
         """
         ...
 
-    def columns(self, found: dict[str, np.ndarray]) -> dict[str, Any]:
+    def columns(self, found: dict[str, Any]) -> dict[str, Any]:
         """The columns by name: an array or a list with one entry an image each.
 
         Args:
-            found: What `compute` gave, on the host.
+            found: What `compute` gave, on the host, as arrays.
         """
         ...
 
@@ -99,8 +103,8 @@ class Classification:
             fields.append(Field("kept", "int32", (self.patches,)))
         return fields
 
-    def compute(self, images: Tensor) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+    def compute(self, images: Tensor) -> Found:
+        found: Found = {}
         if self.traced is not None:
             with taps(self.traced, decision_paths(self.traced)) as decided:
                 output = self.forward(images)
@@ -143,7 +147,7 @@ def token_map(rows: Tensor) -> Tensor:
 def require_tokens(model: nn.Module) -> int:
     """The number of patches of a model that drops or merges tokens; refuses one that does not, or cannot say which."""
     if not reducers(model):
-        raise ValueError("kept: no method in this model drops patches or merges them; apply lf.EViT or lf.ToMe first")
+        raise ValueError("kept: no method in this model drops patches or merges them; apply one that does first")
     refuse_untraceable(model)
     grid = next(iter(blocks_of(model).values())).grid
     assert grid is not None, "tokens are reduced in sequences alone, and those have a grid"

@@ -1,5 +1,6 @@
 """How rows are written: Parquet, CSV, JSON lines; each writes a whole part at once and joins parts into one file."""
 
+import base64
 import csv
 import io
 import json
@@ -81,7 +82,8 @@ def _arrow_type(kind: str, shape: tuple[int | None, ...]) -> Any:
     import pyarrow as pa
 
     if not shape:
-        return pa.string() if kind == "text" else pa.from_numpy_dtype(np.dtype(kind))
+        named = {"text": pa.string(), "bytes": pa.binary()}
+        return named.get(kind) or pa.from_numpy_dtype(np.dtype(kind))
     inner = _arrow_type(kind, shape[1:])
     return pa.list_(inner) if shape[0] is None else pa.list_(inner, shape[0])
 
@@ -90,7 +92,7 @@ def _arrow_column(field: Field, parts: Sequence[Any], bad: np.ndarray) -> Any:
     import pyarrow as pa
 
     kind = _arrow_type(field.kind, field.shape)
-    if field.kind == "text" or len(field.shape) > 1 or None in field.shape:
+    if field.kind in ("text", "bytes") or len(field.shape) > 1 or None in field.shape:
         values = [value.tolist() if isinstance(value, np.ndarray) else value for part in parts for value in part]
         return pa.array([None if wrong else value for value, wrong in zip(values, bad.tolist())], kind)
     whole = np.concatenate([np.asarray(part, field.kind) for part in parts])  # (rows,) or (rows, n)
@@ -122,8 +124,14 @@ def _join_parquet(path: str, parts: Sequence[Path], about: dict[str, str]) -> No
 
 
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with lists in the place of arrays, as JSON has them."""
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
+    """A row as JSON has it: lists in the place of arrays, base64 in that of bytes."""
+    return {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _write_lines(path: str, batches: Sequence[ResultBatch], fields: Sequence[Field], about: dict[str, str]) -> None:
@@ -134,7 +142,7 @@ def _write_lines(path: str, batches: Sequence[ResultBatch], fields: Sequence[Fie
 
 
 def _write_csv(path: str, batches: Sequence[ResultBatch], fields: Sequence[Field], about: dict[str, str]) -> None:
-    """Rows below a head line; vectors are JSON lists in their cell."""
+    """Rows below a head line; vectors, boxes and names are JSON lists in their cell."""
     with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["path", *(field.name for field in fields), "error"])

@@ -1,7 +1,6 @@
 """The form in which a model runs here: fused, on its device, optimised where that pays, with or without its head."""
 
 import copy
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,76 +10,20 @@ from torch import Tensor, nn
 from ..core import card_json, card_of, classes_of, fuse, input_of
 from ..core.optimised import plain_of
 from ..speed import Optimized, optimize
-from ..tasks.fitting import task_of
-from ..train.evaluation import default_batch
+from ..tasks.detection import finds_masks
+from ..tasks.detection_metrics import require_coco
+from ..tasks.pyramid import features_of, random_images
+from ..train.evaluation import in_precision
 from ..train.objectives import logits_of
 from ..visualise.names import class_names_of
-from .answers import HALVES, Classification, require_tokens
+from .answers import Answers, Classification, require_tokens
+from .dense import Objects, Regions
 from .records import digest
+from .settings import Settings, task_name
+from .views import LONGEST, MiddleView, View, WholeView
 
-WORTH_OPTIMISING = 20_000
-"""Pictures from which on a GPU makes up for the minutes that the search for the fastest form takes."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What is asked of a model; what of it changes rows is part of a run's manifest."""
-
-    top: int = 5
-    probabilities: bool = False
-    embed: str | None = None
-    kept: bool = False
-    classes: tuple[str, ...] | None = None
-    batch_size: int | None = None
-    device: str | None = None
-    dtype: str | None = None
-    optimized: bool | None = None
-    crop: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.top < 0:
-            raise ValueError(f"top must be 0 or more, not {self.top}")
-        if not (self.asks_classes or self.embed or self.kept):
-            raise ValueError("top=0 leaves out the classes, and nothing else is asked for; add embed, for example")
-        if self.embed is not None and self.embed not in HALVES:
-            raise ValueError(f"embed must be {' or '.join(HALVES)}, not '{self.embed}'")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
-        if self.crop is not None and not 0 < self.crop <= 1:
-            raise ValueError(f"crop must be above 0 and at most 1, not {self.crop}")
-        if self.dtype not in (None, "float32", "bfloat16", "float16"):
-            raise ValueError(f"unknown dtype '{self.dtype}'; known: float32, bfloat16, float16")
-
-    @property
-    def asks_classes(self) -> bool:
-        """Whether rows name classes."""
-        return self.top > 0 or self.probabilities
-
-    def on(self) -> torch.device:
-        """The device, the fastest there is unless one was named."""
-        name = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            return torch.zeros(1, device=name).device
-        except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"there is no device '{name}' here") from error
-
-    def resolved(self, model: nn.Module, rows: int) -> "Settings":
-        """The same with nothing left open, but for the device: whoever computes it computes the same rows."""
-        device = self.on()
-        batch = self.batch_size or tuned_batch(model) or default_batch(device)
-        dtype = self.dtype or ("bfloat16" if device.type == "cuda" else "float32")
-        worth = device.type == "cuda" and rows >= WORTH_OPTIMISING and not self.kept
-        return dataclasses.replace(
-            self,
-            batch_size=min(batch, rows) if tuned_batch(model) is None else batch,
-            dtype=dtype,
-            optimized=worth if self.optimized is None else self.optimized,
-        )
-
-
-def tuned_batch(model: nn.Module) -> int | None:
-    """The batch size that an optimised model was made for; None for a plain model."""
-    return model.choice.batch if isinstance(model, Optimized) else None
+PRECISIONS = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+"""dtype → what evaluation calls it."""
 
 
 def input_config(model: nn.Module, settings: Settings) -> dict[str, Any]:
@@ -89,24 +32,67 @@ def input_config(model: nn.Module, settings: Settings) -> dict[str, Any]:
     return config if settings.crop is None else {**config, "crop_pct": settings.crop}
 
 
-def require_classifier(model: nn.Module) -> None:
-    """Refuse a detector or a segmenter, whose answers are no classes of whole images.
+def view_of(model: nn.Module, settings: Settings) -> View:
+    """How the model sees pictures.
 
     Args:
         model: Any model.
+        settings: What is asked of it.
     """
-    task = task_of(plain_of(model)).name
-    if task != "classification":
-        raise ValueError(f"this is a model for {task}; predict and serve answer with classifiers alone so far")
+    config, task = input_config(model, settings), task_name(model)
+    if task == "classification":
+        return MiddleView(config)
+    transform: Any = getattr(plain_of(model), "transform", None)  # a detector resizes pictures by itself
+    return WholeView(config["input_size"][0], transform.max_size if task == "detection" else LONGEST)
 
 
-def prepare(model: nn.Module, settings: Settings) -> Classification:
-    """The task of a classifier, ready to compute on its device.
+def prepare(model: nn.Module, settings: Settings) -> Answers:
+    """The task of a model, ready to compute on its device.
 
     Args:
-        model: Any classifier; one made by `lf.optimize` is used as it is.
+        model: Any model; a classifier made by `lf.optimize` is used as it is, of others the plain form.
         settings: What is asked of it, resolved.
     """
+    makers = {"classification": _classes_of, "detection": _objects_of, "segmentation": _regions_of}
+    return makers[task_name(model)](model, settings)
+
+
+def _objects_of(model: nn.Module, settings: Settings) -> Objects:
+    names, device = class_names(plain_of(model), settings.classes), settings.on()
+    plain: Any = _fused(plain_of(model))
+    detector = plain.answering_above(settings.score or 0.0)
+    if finds_masks(detector):
+        require_coco("masks are encoded")
+    detector = copy.deepcopy(detector).to(device).eval()
+    if not all(map(_is_finite, detector.backbone(random_images(features_of(detector))).values())):
+        raise ValueError("the model's maps are not finite numbers; its weights are broken")
+
+    @torch.inference_mode()
+    def run(images: list[Tensor]) -> list[dict[str, Tensor]]:
+        with in_precision(device, PRECISIONS[settings.dtype or "float32"]):
+            return detector.found(images) if images else []
+
+    return Objects(run, names, finds_masks(detector))
+
+
+def _regions_of(model: nn.Module, settings: Settings) -> Regions:
+    names, device = class_names(plain_of(model), settings.classes), settings.on()
+    segmenter, config = copy.deepcopy(_fused(plain_of(model))).to(device).eval(), input_of(model)
+
+    @torch.inference_mode()
+    def run(images: Tensor) -> Tensor:
+        with in_precision(device, PRECISIONS[settings.dtype or "float32"]):
+            return segmenter(images)
+
+    return Regions(run, names, config["mean"], config["std"])
+
+
+@torch.no_grad()
+def _is_finite(maps: Tensor) -> bool:
+    return bool(maps.isfinite().all())
+
+
+def _classes_of(model: nn.Module, settings: Settings) -> Classification:
     device, plain = settings.on(), plain_of(model)
     names = class_names(plain, settings.classes) if settings.asks_classes else ()
     patches = require_tokens(plain) if settings.kept else 0
@@ -141,13 +127,17 @@ class _Cast:
 
 
 def _form(model: nn.Module, device: torch.device, settings: Settings) -> _Cast:
-    fused = model if getattr(getattr(model, "card", None), "fused", True) else fuse(model, verify=False)
+    fused = _fused(model)
     if settings.optimized:
         if settings.kept:
             raise ValueError("kept: an optimised model does not tell which tokens it drops; leave optimized out")
         assert settings.batch_size is not None and settings.dtype is not None, "settings are resolved"
         return _Cast(optimize(fused, device=device, batch=settings.batch_size, dtype=settings.dtype))
     return _Cast(copy.deepcopy(fused).to(device, getattr(torch, settings.dtype or "float32")))
+
+
+def _fused(model: nn.Module) -> nn.Module:
+    return model if getattr(getattr(model, "card", None), "fused", True) else fuse(model, verify=False)
 
 
 def headless(model: Any, classes: bool) -> tuple[nn.Module, nn.Module | None]:

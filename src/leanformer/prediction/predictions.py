@@ -11,15 +11,15 @@ from torch import nn
 
 from ..core import versions
 from ..data.batches import worker_count
-from ..data.view import EvaluationView
 from ..speed import load
 from .answers import Answers, Field
 from .formats import Format, format_of, require_pyarrow
-from .forms import Settings, input_config, model_card, model_fingerprint, prepare, require_classifier
+from .forms import model_card, model_fingerprint, prepare, view_of
 from .parts import Parts
 from .reading import batch_rows, pixel_batches
 from .records import Records, digest
 from .running import Clock, Report, ResultBatch, Runner
+from .settings import Settings, refuse_unfit
 from .sources import Source, open_records
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Predictions:
     ):
         self.model, self.records, self.cluster = model, records, cluster
         self.settings = settings.resolved(model, len(records))
-        self.view = EvaluationView(input_config(model, self.settings))
+        self.view = view_of(model, self.settings)
         self.workers = workers
         self.report = Report()
         self._answers: Answers | None = None
@@ -195,6 +195,7 @@ def predict(
     dtype: str | None = None,
     optimized: bool | None = None,
     crop: float | None = None,
+    score: float | None = None,
     workers: int | None = None,
     split: str | None = None,
     column: str | None = None,
@@ -203,10 +204,12 @@ def predict(
 ) -> Predictions:
     """The answers of a model to all pictures of a source, computed as they are asked for.
 
-    Rows come in the order of the source, one for each picture; one that cannot be read is a row with its reason.
+    Rows come in the order of the source, one for each picture; one that cannot be read is a row with its reason. A
+    detector's rows have boxes (left, top, right, bottom in pixels), scores, classes and names, and masks where it gives
+    them; a segmenter's a label map as PNG, and the classes that occur with their shares.
 
     Args:
-        model: A classifier, or a leanformer checkpoint.
+        model: A classifier, detector or segmenter, or a leanformer checkpoint.
         source: A picture, folder, pattern, list of paths, pack, WebDataset shards, Parquet table, Hugging Face data set
             on disk, or pixels; files may lie behind any address that fsspec knows.
         top: How many classes a row names; 0 leaves the classes out.
@@ -214,11 +217,12 @@ def predict(
         embed: Add the features before the head, as float16 (True) or as the dtype that is named.
         kept: Add, for each patch, the number of the token that it is part of at the end, -1 where it was dropped.
         classes: The names of the classes; by default those on the model's card, or ImageNet's for 1000.
-        batch_size: Images at a time; by default 8 on a CPU and 256 on a GPU.
+        batch_size: Images at a time; by default 8 on a CPU and 256 on a GPU, 2 and 8 for detectors and segmenters.
         device: cpu, cuda, …; the fastest there is by default.
         dtype: In which the model computes; by default bfloat16 on a GPU and float32 on a CPU.
         optimized: Whether to search for the fastest form first; by default on a GPU, for many pictures.
         crop: The share of each picture that is looked at, instead of what the model's card states.
+        score: A detector's rows have the boxes above it; by default the threshold that the detector was built with.
         workers: Processes that read and decode; 0: this one. By default one a core for a GPU, a quarter for a CPU.
         split: Which split of a Hugging Face data set.
         column: Which column of a table holds the pictures.
@@ -250,8 +254,9 @@ def predict(
         dtype=dtype,
         optimized=optimized,
         crop=crop,
+        score=score,
     )
     opened = model if isinstance(model, nn.Module) else load(model)
-    require_classifier(opened)
+    refuse_unfit(opened, settings)
     records = open_records(source, split, column)
     return Predictions(opened, records, settings, workers, (cluster or Cluster()) if engine == "ray" else None)

@@ -22,9 +22,10 @@ import numpy as np
 import torch
 
 from ..core.optimised import plain_of
-from .forms import Settings, prepare
+from .forms import prepare
 from .reading import read_batch
 from .running import Clock, ResultBatch, Runner
+from .settings import Settings
 from .storage import reason
 
 if TYPE_CHECKING:

@@ -13,18 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..data.view import EvaluationView
 from .records import Read, Records
 from .storage import reason
-
-MOST_PIXELS = 50_000_000
-"""Of a picture when it is resized: a line one pixel high would grow without bound."""
+from .views import View, pixels_of
 
 
 @dataclasses.dataclass
@@ -57,7 +53,7 @@ class PixelBatch:
         return dataclasses.replace(self, groups=pinned)
 
 
-def read_batch(records: Records, rows: range, view: EvaluationView, resize: bool) -> PixelBatch:
+def read_batch(records: Records, rows: range, view: View, resize: bool) -> PixelBatch:
     """Read and decode some rows.
 
     Args:
@@ -109,7 +105,7 @@ def _name(records: Records, index: int) -> str:
         return f"{records.name}[{index}]"
 
 
-def decode(stored: Read, view: EvaluationView, batched: bool) -> Tensor:
+def decode(stored: Read, view: View, batched: bool) -> Tensor:
     """Pixels uint8 (C, h, w) of a picture that is resized on the device, or what the model sees, float (C, H, W).
 
     Pictures are turned upright as their camera says; packs and tensors are taken as they are, as in evaluation.
@@ -119,35 +115,23 @@ def decode(stored: Read, view: EvaluationView, batched: bool) -> Tensor:
             raise ValueError(f"the image has {stored.shape[0]} channels, the model takes {view.channels}")
         return stored
     picture = Image.open(io.BytesIO(stored)) if isinstance(stored, bytes) else stored
-    _check_size(picture, view)
-    if not batched:
-        return view(ImageOps.exif_transpose(picture))
-    pixels = np.asarray(picture.convert("RGB" if view.channels == 3 else "L"))  # (h, w, 3) or (h, w)
-    return torch.tensor(pixels).reshape(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()  # (C, h, w)
-
-
-def _check_size(picture: Image.Image, view: EvaluationView) -> None:
-    width, height = picture.size
-    if not width or not height:
+    if not all(picture.size):
         raise ValueError("the picture has no pixels")
-    _, _, tall, wide = view.box(height, width)
-    if width * height * (view.size[0] / tall) * (view.size[1] / wide) > MOST_PIXELS:
-        raise ValueError(f"a picture of {width} x {height} pixels is too narrow")
+    view.check(*picture.size)
+    return pixels_of(picture, view.channels) if batched else view(ImageOps.exif_transpose(picture))
 
 
 class _Batches(Dataset):
     """Whole batches by their rows, as the loader's processes make them."""
 
-    def __init__(self, records: Records, view: EvaluationView, resize: bool):
+    def __init__(self, records: Records, view: View, resize: bool):
         self.records, self.view, self.resize = records, view, resize
 
     def __getitem__(self, rows: range) -> PixelBatch:
         return read_batch(self.records, rows, self.view, self.resize)
 
 
-def pixel_batches(
-    records: Records, rows: Sequence[range], view: EvaluationView, workers: int, gpu: bool
-) -> Iterator[PixelBatch]:
+def pixel_batches(records: Records, rows: Sequence[range], view: View, workers: int, gpu: bool) -> Iterator[PixelBatch]:
     """The batches of these rows in their order, made ahead by other processes.
 
     Args:

@@ -10,16 +10,16 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.view import EvaluationView
-from .answers import Answers
+from .answers import Answers, Found
 from .reading import PixelBatch
+from .views import View
 
 AHEAD = 2
 """Batches that a GPU has in hand while the next one is read."""
@@ -139,7 +139,7 @@ class Runner:
         size: Images of a whole batch.
     """
 
-    def __init__(self, answers: Answers, view: EvaluationView, device: torch.device, size: int):
+    def __init__(self, answers: Answers, view: View, device: torch.device, size: int):
         self.answers, self.view, self.device, self.size = answers, view, device, size
         self.copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
@@ -174,10 +174,10 @@ class Runner:
             with clock.during("transfer"):
                 moved = [(at.to(self.device), images.to(self.device)) for at, images in batch.groups]
             with clock.during("decoding"):
-                images = self._seen(moved)
+                images = self.view.together(moved, self.size, self.device)
             with clock.during("model"):
                 found = self.answers.compute(images)
-                host = {name: tensor[: len(batch)].cpu() for name, tensor in found.items()}
+                host = {name: _on_host(value, len(batch), Tensor.cpu) for name, value in found.items()}
             return _Pending(batch, host, ())
         return self._launch_ahead(batch)
 
@@ -193,22 +193,16 @@ class Runner:
             marks[0].record()
             moved = [(at.to(self.device, non_blocking=True), images.to(self.device, non_blocking=True))
                      for at, images in batch.groups]  # fmt: skip
-            seen = self._seen(moved)
+            seen = self.view.together(moved, self.size, self.device)
             marks[1].record()
         compute.wait_event(marks[1])
-        seen.record_stream(compute)  # its memory is not given to the next batch before the model has read it
+        for images in [seen] if isinstance(seen, Tensor) else filter(lambda each: each is not None, seen):
+            images.record_stream(compute)  # its memory is not given to the next batch before the model has read it
         marks[2].record(compute)
         found = self.answers.compute(seen)
-        host = {name: _to_pinned(tensor[: len(batch)]) for name, tensor in found.items()}
+        host = {name: _on_host(value, len(batch), _to_pinned) for name, value in found.items()}
         marks[3].record(compute)
         return _Pending(batch, host, tuple(marks))
-
-    def _seen(self, groups: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """What the model sees of a batch (B, C, H, W), black where there is no picture."""
-        images = torch.zeros(self.size, self.view.channels, *self.view.size, device=self.device)  # (B, C, H, W)
-        for at, group in groups:
-            images[at] = self.view(group) if group.dtype == torch.uint8 else group
-        return images
 
     def _collect(self, pending: "_Pending", clock: Clock) -> ResultBatch:
         if pending.marks:
@@ -218,7 +212,8 @@ class Runner:
             took = {"transfer": begun.elapsed_time(seen), "model": ready.elapsed_time(done)}
             clock.split(time.perf_counter() - start, took)
         batch = pending.batch
-        found = {name: tensor.numpy() for name, tensor in pending.host.items()}
+        found = {name: value.numpy() if isinstance(value, Tensor) else [each.numpy() for each in value]
+                 for name, value in pending.host.items()}  # fmt: skip
         errors = _not_finite(found, batch.errors)
         with clock.during("writing"):
             result = ResultBatch(batch.first, batch.keys, errors, self.answers.columns(found))
@@ -230,9 +225,14 @@ class Runner:
 @dataclasses.dataclass
 class _Pending:
     batch: PixelBatch
-    host: dict[str, Tensor]
+    host: Found
     marks: tuple[Any, ...]
     """CUDA events: copies begun, images ready, model begun, answers on the host."""
+
+
+def _on_host(value: Tensor | list[Tensor], rows: int, copy: Callable[[Tensor], Tensor]) -> Tensor | list[Tensor]:
+    """The entries of the first rows, copied."""
+    return copy(value[:rows]) if isinstance(value, Tensor) else [copy(each) for each in value[:rows]]
 
 
 def _to_pinned(tensor: Tensor) -> Tensor:
@@ -240,10 +240,10 @@ def _to_pinned(tensor: Tensor) -> Tensor:
     return host.copy_(tensor, non_blocking=True)
 
 
-def _not_finite(found: dict[str, np.ndarray], errors: list[str | None]) -> list[str | None]:
+def _not_finite(found: dict[str, Any], errors: list[str | None]) -> list[str | None]:
     """The errors, with those rows added whose answer is no number: weights or half precision overflowed."""
     good = np.ones(len(errors), bool)
     for column in found.values():
-        if column.dtype.kind == "f":
-            good &= np.isfinite(column.reshape(len(errors), -1)).all(1)
+        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+            good &= np.isfinite(column).all(axis=tuple(range(1, column.ndim)))
     return [error or (None if fine else NOT_FINITE) for error, fine in zip(errors, good.tolist())]

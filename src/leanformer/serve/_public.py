@@ -1,9 +1,10 @@
 """The public names of this room, imported when the first of them is asked for."""
 
 from .batching import Batcher, Full
+from .dense import ServedDense
 from .images import Decoder, Refused
 from .limits import Limits
-from .model import Answer, Served, of_file, of_model
+from .model import Answer, Servable, Served, of_file, of_model
 from .onnx_file import OnnxFile
 from .reload import Watched
 from .triton import write_repository
@@ -16,7 +17,9 @@ __all__ = [
     "Limits",
     "OnnxFile",
     "Refused",
+    "Servable",
     "Served",
+    "ServedDense",
     "Watched",
     "of_file",
     "of_model",

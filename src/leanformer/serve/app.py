@@ -1,7 +1,7 @@
-"""The HTTP service: classes and embeddings of images, by one model or by several that are called by name.
+"""The HTTP service: what models say of images, by one model or by several that are called by name.
 
-POST /classify, /embed                        by the first model, or by that of ?model=NAME
-POST /models/NAME/classify, …/embed           by that model
+POST /classify, /embed, /detect, /segment     by the first model, or by that of ?model=NAME
+POST /models/NAME/classify, …/embed, …        by that model
 GET  /models, /healthz, /metrics, /           which there are, whether they answer, counters, a page for people
 
 Requests are read and images decoded beside each other; the models see batches. Every request ends with an answer or
@@ -26,10 +26,10 @@ from .decoding import Decoding
 from .images import Refused, Seen
 from .limits import Limits
 from .metrics import Metrics
-from .model import Answer, Served
+from .model import Servable
 from .page import page_html
 from .reload import Reloader, Watched
-from .shelf import Entry, Shelf
+from .shelf import NAMES, Entry, Shelf
 
 RETRY_SECONDS = "1"
 # the page may talk to its own service and to nothing else
@@ -46,20 +46,20 @@ log = logging.getLogger(__name__)
 class Service:
     """Models with their queues, the threads that decode for all of them, and counters."""
 
-    def __init__(self, models: Sequence[Served], limits: Limits, max_batch: int, max_wait: float) -> None:
+    def __init__(self, models: Sequence[Servable], limits: Limits, max_batch: int, max_wait: float) -> None:
         self.limits, self.metrics, self.decode = limits, Metrics(), Decoding(limits)
         self.max_batch, self.max_wait, self.turn = max_batch, max_wait, threading.Lock()
         self.shelf = Shelf([self.entry(served) for served in models])
         self.working = 0
 
-    def entry(self, served: Served) -> Entry:
+    def entry(self, served: Servable) -> Entry:
         """The model with queues of its own."""
         return Entry(
             served, self.limits, max_batch=self.max_batch, max_wait=self.max_wait, turn=self.turn,
             on_batch=self.metrics.batches.labels(served.name).observe,
         )  # fmt: skip
 
-    async def answer(self, request: Request, model: str | None, want: str, top: int = 0) -> dict[str, Any]:
+    async def answer(self, request: Request, model: str | None, want: str, **options: Any) -> dict[str, Any]:
         """The answers of a model to the images of a request; `Refused` for what cannot be answered."""
         if self.working >= self.limits.queue:
             raise Refused(503, f"{self.working} requests are being worked on already")
@@ -67,12 +67,14 @@ class Service:
         try:
             with self.shelf.using(model) as entry:
                 request.scope["leanformer"]["model"] = entry.served.name
+                entry.require(want)
                 files, seen, answers = await self._computed(request, entry, want)
         finally:
             self.working -= 1
         self.metrics.images.labels(entry.served.name).inc(len(answers))
         told = [
-            {"file": name, **_told(entry.served, each, answer, top)} for name, each, answer in zip(files, seen, answers)
+            {"file": name, **entry.served.told(each, answer, **options)}
+            for name, each, answer in zip(files, seen, answers)
         ]
         return {"model": entry.served.name, "images": told}
 
@@ -93,7 +95,7 @@ class Service:
             raise Refused(503, str(error)) from error
         return [name for name, _ in files], seen, answers
 
-    def exchange(self, served: Served, loop: asyncio.AbstractEventLoop) -> None:
+    def exchange(self, served: Servable, loop: asyncio.AbstractEventLoop) -> None:
         """Put a model in the place of the one of its name, and wait until that one's requests are answered.
 
         Args:
@@ -117,27 +119,14 @@ class Service:
         self.decode.close()
 
 
-def _told(served: Served, seen: Seen, answer: Any, top: int) -> dict[str, Any]:
-    """What is said of one image."""
-    numbers = answer.probabilities if isinstance(answer, Answer) else answer
-    if not numbers.isfinite().all():
-        raise Refused(500, "the model's answer is not finite numbers; its weights may be broken")
-    if not isinstance(answer, Answer):
-        return {"embedding": numbers.tolist()}
-    kept = None
-    if answer.kept is not None and served.grid is not None:
-        kept = {"grid": served.grid, "box": seen.box, "patches": answer.kept}
-    return {"classes": answer.top(top, served.classes), "kept": kept}
-
-
 class Counted:
-    """Counts every request for classes or embeddings and times it, whoever answers it."""
+    """Counts every request that asks a model something and times it, whoever answers it."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].endswith(("/classify", "/embed")):
+        if scope["type"] != "http" or scope["path"].rpartition("/")[2] not in NAMES:
             return await self.app(scope, receive, send)
         start, status, asked = time.perf_counter(), 500, {"model": ""}  # the model's name, once it is known
         scope["leanformer"] = asked
@@ -156,7 +145,7 @@ class Counted:
 
 
 def create_app(
-    served: Served | Sequence[Served],
+    served: Servable | Sequence[Servable],
     limits: Limits | None = None,
     *,
     max_batch: int = 16,
@@ -176,7 +165,7 @@ def create_app(
 
     >>> create_app(served, Limits(images=4), max_batch=8)  # doctest: +SKIP
     """
-    models = [served] if isinstance(served, Served) else list(served)
+    models = list(served) if isinstance(served, Sequence) else [served]
     service = Service(models, limits or Limits(), max_batch, max_wait)
 
     def reloaded(name: str, fine: bool) -> None:
@@ -199,9 +188,9 @@ def create_app(
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
-    async def told(request: Request, model: str | None, want: str, top: int = 0) -> Response:
+    async def told(request: Request, model: str | None, want: str, **options: Any) -> Response:
         try:
-            return JSONResponse(await service.answer(request, model, want, top))
+            return JSONResponse(await service.answer(request, model, want, **options))
         except Refused as error:
             headers = {"Retry-After": RETRY_SECONDS} if error.status == 503 else None
             return JSONResponse({"detail": str(error)}, error.status, headers)
@@ -221,7 +210,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 
         Kept patches are told where that costs nothing; with `kept` an optimised model computes again to tell them.
         """
-        return await told(request, model, "kept" if kept else "classes", top)
+        return await told(request, model, "kept" if kept else "classes", top=top)
 
     @app.post("/embed", openapi_extra={"requestBody": BODY})
     @app.post("/models/{model}/embed", openapi_extra={"requestBody": BODY})
@@ -229,12 +218,28 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         """The features before the head, one vector for each image."""
         return await told(request, model, "embedding")
 
+    @app.post("/detect", openapi_extra={"requestBody": BODY})
+    @app.post("/models/{model}/detect", openapi_extra={"requestBody": BODY})
+    async def detect(
+        request: Request, model: str | None = None, score: Annotated[float, Query(ge=0, le=1)] = 0.0
+    ) -> Response:
+        """The objects in each image: box (left, top, right, bottom in its pixels), class, score and, where the model
+        gives them, mask. `score` leaves out what is below it; what the detector itself leaves out stays out.
+        """
+        return await told(request, model, "objects", score=score)
+
+    @app.post("/segment", openapi_extra={"requestBody": BODY})
+    @app.post("/models/{model}/segment", openapi_extra={"requestBody": BODY})
+    async def segment(request: Request, model: str | None = None) -> Response:
+        """A class for each pixel, as a PNG of the image's size in base64, and the share of each class that occurs."""
+        return await told(request, model, "regions")
+
 
 def _about(entry: Entry) -> dict[str, Any]:
     served = entry.served
     told = {"model": served.name, "runtime": served.runtime, "classes": len(served.classes)}
     told |= {"input_size": served.config["input_size"], "waiting": len(entry)}
-    return {**told, "embeddings": served.embed is not None}
+    return {**told, "task": served.task, "answers": entry.verbs, "embeddings": "embed" in entry.verbs}
 
 
 def _add_views(app: FastAPI, service: Service) -> None:

@@ -22,7 +22,7 @@ class Full(RuntimeError):
 
 
 class Batcher:
-    """A queue of images (C, H, W) and the thread that takes batches (B, C, H, W) from it.
+    """A queue of images (C, H, W) and the thread that takes batches from it, by default joined to (B, C, H, W).
 
     >>> batcher = Batcher(lambda batch: batch.sum((1, 2, 3)).tolist(), max_batch=4, max_wait=0.0, queue=8)
     >>> [future.result() for future in batcher.submit([torch.ones(1, 2, 2)])]
@@ -32,17 +32,18 @@ class Batcher:
 
     def __init__(
         self,
-        forward: Callable[[Tensor], Sequence[Any]],
+        forward: Callable[[Any], Sequence[Any]],
         *,
         max_batch: int = 16,
         max_wait: float = 0.005,
         queue: int = 256,
         on_batch: Callable[[int], None] = lambda size: None,
+        join: Callable[[list[Tensor]], Any] = torch.stack,
     ) -> None:
         if max_batch < 1 or max_wait < 0:
             raise ValueError(f"a batch of up to {max_batch} images within {max_wait} s can never leave")
         self.forward, self.max_batch, self.max_wait, self.queue = forward, max_batch, max_wait, queue
-        self.on_batch = on_batch
+        self.on_batch, self.join = on_batch, join
         self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -97,7 +98,7 @@ class Batcher:
     def _compute(self, images: list[Tensor], futures: "list[Future[Any]]") -> None:
         try:
             self.on_batch(len(images))
-            answers = self.forward(torch.stack(images))  # (B, C, H, W)
+            answers = self.forward(self.join(images))
             assert len(answers) == len(futures)
         except Exception as error:  # whatever it is, it belongs to these requests; the next batch may be fine
             for future in futures:

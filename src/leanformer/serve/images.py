@@ -99,10 +99,13 @@ class Decoder:
         width, height = image.size
         if width * height > self.max_pixels:
             raise Refused(413, f"the image has {width} x {height} pixels; up to {self.max_pixels} are taken")
+        self._refuse_narrow(width, height)
+        return image
+
+    def _refuse_narrow(self, width: int, height: int) -> None:
         # a line one pixel high would grow without bound when its short side is brought to the model's size
         if width * height * self._scale(width, height) ** 2 > self.max_pixels:
             raise Refused(422, f"an image of {width} x {height} pixels is too narrow")
-        return image
 
     def _scale(self, width: int, height: int) -> float:
         return max(self.size[0] / height, self.size[1] / width) / self.crop

@@ -23,7 +23,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)  # memory, CPU seconds and open files of the process
         self.requests = Counter(
             "leanformer_requests_total",
-            "Requests for classes or embeddings, by HTTP status.",
+            "Requests that asked a model something, by HTTP status.",
             ("model", "status"),
             registry=self.registry,
         )

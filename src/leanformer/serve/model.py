@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,12 @@ from ..core import (
     trace,
 )
 from ..core.checked import check_view
-from ..prediction.forms import headless, require_classifier
+from ..prediction.forms import headless
+from ..prediction.settings import task_name
 from ..speed import Optimized
 from ..train.objectives import logits_of
+from .dense import ServedDense, of_dense
+from .images import Decoder, Refused, Seen
 from .onnx_file import OnnxFile
 
 DTYPES = {"FLOAT": torch.float32, "FLOAT16": torch.float16}
@@ -56,6 +59,41 @@ class Answer:
         ]
 
 
+class Servable(Protocol):
+    """What a model needs to be served."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def runtime(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def config(self) -> dict[str, Any]: ...
+    @property
+    def classes(self) -> Sequence[str]: ...
+    @property
+    def batch(self) -> int | None:
+        """Images that are given at once at most; None for any number."""
+        ...
+
+    def wants(self) -> dict[str, Callable[[Any], Sequence[Any]]]:
+        """What can be asked of it → what computes the answers."""
+        ...
+
+    def decoder(self, max_pixels: int) -> Decoder:
+        """Makes what it sees of the bytes of an image."""
+        ...
+
+    def told(self, seen: Seen, answer: Any, **options: Any) -> dict[str, Any]:
+        """What is said of one image; `Refused` where its answer is no number."""
+        ...
+
+    def warm_up(self, batch: int) -> None:
+        """Compute once, and refuse a model that answers nonsense."""
+        ...
+
+
 Forward = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """Images (B, C, H, W) → logits (B, classes) and, where known, the kept patches (B, K)."""
 
@@ -74,6 +112,7 @@ class Served:
         embed: Images → embeddings (B, D); None where the model gives none.
         grid: Rows and columns of patches, where kept ones are told.
         batch: Images that it was optimised for, so that no more are given at once; None for any number.
+        task: What it is made for.
     """
 
     name: str
@@ -85,6 +124,35 @@ class Served:
     embed: Callable[[Tensor], Tensor] | None = None
     grid: tuple[int, int] | None = None
     batch: int | None = None
+    task: str = "classification"
+
+    def wants(self) -> dict[str, Callable[[Tensor], Sequence[Any]]]:
+        """What can be asked of it → what computes the answers."""
+        found: dict[str, Callable[[Tensor], Sequence[Any]]] = {"classes": self}
+        found |= {} if self.telling is None else {"kept": self.tell}
+        return found if self.embed is None else {**found, "embedding": self.vectors}
+
+    def decoder(self, max_pixels: int) -> Decoder:
+        """Makes what it sees of the bytes of an image."""
+        return Decoder(self.config, max_pixels)
+
+    def told(self, seen: Seen, answer: Any, top: int = 0, **other: Any) -> dict[str, Any]:
+        """What is said of one image.
+
+        Args:
+            seen: The image.
+            answer: What was computed of it: an `Answer`, or an embedding.
+            top: How many classes are named.
+        """
+        numbers = answer.probabilities if isinstance(answer, Answer) else answer
+        if not numbers.isfinite().all():
+            raise Refused(500, "the model's answer is not finite numbers; its weights may be broken")
+        if not isinstance(answer, Answer):
+            return {"embedding": numbers.tolist()}
+        kept = None
+        if answer.kept is not None and self.grid is not None:
+            kept = {"grid": self.grid, "box": seen.box, "patches": answer.kept}
+        return {"classes": answer.top(top, self.classes), "kept": kept}
 
     def __call__(self, images: Tensor) -> list[Answer]:
         return _answers(*self.forward(images))
@@ -120,21 +188,22 @@ def _answers(logits: Tensor, kept: Tensor | None) -> list[Answer]:
 
 def of_model(
     model: nn.Module, name: str, classes: Sequence[str], fast: Callable[[nn.Module], Optimized] | None = None
-) -> Served:
+) -> Served | ServedDense:
     """A PyTorch model, on the device where it is; with the kept patches where its tokens can be traced.
 
     Args:
-        model: A classifier; one made by `lf.optimize` answers in its fast form.
+        model: A classifier, detector or segmenter; a classifier made by `lf.optimize` answers in its fast form.
         name: What answers call it.
         classes: The names of its classes.
         fast: Makes the fast form in which a plain model answers, for example `lf.optimize` at a batch size.
 
     >>> import leanformer as lf
     >>> tiny = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, num_classes=2)
-    >>> of_model(lf.apply(tiny, lf.EViT()), "tiny", ["cat", "dog"]).grid
-    (4, 4)
+    >>> of_model(tiny, "tiny", ["cat", "dog"]).task
+    'classification'
     """
-    require_classifier(model)
+    if task_name(model) != "classification":
+        return of_dense(model, name, classes)
     plain = plain_of(model).eval()
     if isinstance(model, Optimized):
         like = next(model.parameters())

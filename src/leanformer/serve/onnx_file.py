@@ -9,6 +9,8 @@ from typing import Any
 from ..core import check_file, one_line
 from ..core.checked import check_classes
 
+INSTEAD = "detectors and segmenters are served from their checkpoints"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnnxFile:
@@ -42,6 +44,8 @@ class OnnxFile:
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         if "leanformer" not in metadata:
             raise ValueError(f"{path} has no leanformer card; write it with leanformer export or lf.export.onnx")
+        if len(model.graph.output) != 1:
+            raise ValueError(f"{path} has {len(model.graph.output)} outputs, so it is no classifier; {INSTEAD}")
         try:
             (given,), (answer,) = model.graph.input, model.graph.output
             found = cls(
@@ -54,7 +58,9 @@ class OnnxFile:
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {one_line(error)}") from error
         if len(found.input_dims) != 3 or len(found.output_dims) != 1:
-            raise ValueError(f"{path} takes {found.input_dims} and gives {found.output_dims}, so it is no classifier")
+            raise ValueError(
+                f"{path} takes {found.input_dims} and gives {found.output_dims}, so it is no classifier; {INSTEAD}"
+            )
         return found
 
     @property

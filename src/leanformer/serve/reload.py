@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .model import Served
+from .model import Servable
 
 log = logging.getLogger(__name__)
 Stamp = tuple[int, int, int]
@@ -27,7 +27,7 @@ class Watched:
 
     name: str
     path: Path
-    open: Callable[[], Served]
+    open: Callable[[], Servable]
 
 
 def stamp_of(path: Path) -> Stamp | None:
@@ -55,7 +55,7 @@ class Reloader:
     def __init__(
         self,
         watched: Sequence[Watched],
-        put: Callable[[Served], None],
+        put: Callable[[Servable], None],
         seconds: float,
         note: Callable[[str, bool], None] = lambda name, fine: None,
     ) -> None:

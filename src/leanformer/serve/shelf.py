@@ -10,12 +10,20 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .batching import Batcher
-from .images import Decoder, Refused
+from .images import Refused
 from .limits import Limits
-from .model import Served
+from .model import Servable
+
+VERBS = {
+    "classes": "classify", "kept": "classify", "embedding": "embed", "objects": "detect", "regions": "segment",
+}  # fmt: skip
+"""What can be wanted of a model → the last word of the address at which it is asked for."""
+NAMES = {"classify": "classes", "embed": "embeddings", "detect": "boxes", "segment": "label maps"}
+"""The last word of an address → what is answered there."""
 
 
 class Entry:
@@ -32,7 +40,7 @@ class Entry:
 
     def __init__(
         self,
-        served: Served,
+        served: Servable,
         limits: Limits,
         *,
         max_batch: int,
@@ -40,27 +48,34 @@ class Entry:
         turn: threading.Lock,
         on_batch: Callable[[int], None] = lambda size: None,
     ) -> None:
-        self.served, self.decoder, self.users = served, Decoder(served.config, limits.pixels), 0
-        wanted: dict[str, Callable[[Tensor], Sequence[Any]]] = {"classes": served}
-        if served.telling is not None:
-            wanted["kept"] = served.tell
-        if served.embed is not None:
-            wanted["embedding"] = served.vectors
+        self.served, self.decoder, self.users = served, served.decoder(limits.pixels), 0
 
-        def queue(compute: Callable[[Tensor], Sequence[Any]]) -> Batcher:
-            def in_turn(images: Tensor) -> Sequence[Any]:
+        def queue(compute: Callable[[Any], Sequence[Any]]) -> Batcher:
+            def in_turn(images: Any) -> Sequence[Any]:
                 with turn:
                     return compute(images)
 
-            size = min(max_batch, served.batch or max_batch)
-            return Batcher(in_turn, max_batch=size, max_wait=max_wait, queue=limits.queue, on_batch=on_batch)
+            return Batcher(
+                in_turn, max_batch=min(max_batch, served.batch or max_batch), max_wait=max_wait, queue=limits.queue,
+                on_batch=on_batch, join=torch.stack if served.task == "classification" else list,
+            )  # fmt: skip
 
-        self.queues = {want: queue(compute) for want, compute in wanted.items()}
+        self.queues = {want: queue(compute) for want, compute in served.wants().items()}
+
+    def require(self, want: str) -> None:
+        """Refuse what the model does not do, with what it does."""
+        if VERBS[want] not in self.verbs:
+            name = self.served.name
+            ways = " or ".join(f"POST /models/{name}/{verb}" for verb in self.verbs)
+            raise Refused(422, f"{name} gives no {NAMES[VERBS[want]]}; it answers {ways}")
+
+    @property
+    def verbs(self) -> list[str]:
+        """What requests may ask of the model: classify, embed, detect or segment."""
+        return list(dict.fromkeys(VERBS[want] for want in self.queues))
 
     def submit(self, images: Sequence[Tensor], want: str) -> "list[Future[Any]]":
-        """Queue the images of one request for `classes`, `kept` (classes and kept patches) or `embedding`."""
-        if want == "embedding" and want not in self.queues:
-            raise Refused(422, f"{self.served.name} gives no embeddings")
+        """Queue the images of one request; `kept` is `classes` where the model tells kept patches anyway."""
         return self.queues[want if want in self.queues else "classes"].submit(images)
 
     @property

@@ -28,6 +28,7 @@ MISSING = ("mixup", "cutmix", "label_smoothing", "erasing", "auto_augment")
 """Settings of recipes that only classification has."""
 SHOWN = 4
 """Pictures that are drawn of the best and of the worst answers."""
+BEST, WORST = "among the best", "among the worst"
 LARGER = 16
 """An image here has about so many times the patches of one to classify; so many fewer are needed to calibrate."""
 ON_CPU, ON_GPU = 2, 8
@@ -137,11 +138,13 @@ class DenseTask(Task):
 
     def pictures(self, model: nn.Module, data: Scenes, found: Any, folder: Path) -> None:
         ranked = found.ranked()
-        named = [("good", index) for index in ranked[:SHOWN]] + [("bad", index) for index in ranked[::-1][:SHOWN]]
-        counts: dict[str, int] = {}
-        for kind, index in named:
-            counts[kind] = counts.get(kind, 0) + 1
-            self.draw(model, data, index).save(folder / "pictures" / f"{kind}_{counts[kind]}.png")
+        most = min(SHOWN, (len(ranked) + 1) // 2)
+        shown = {"good": ranked[:most], "bad": ranked[most:][::-1][:SHOWN]}
+        for kind, indices in shown.items():
+            for number, index in enumerate(indices, 1):
+                drawn, quality = self.draw(model, data, index), found.qualities[index]
+                words = f"{BEST if kind == 'good' else WORST} answered ({quality:.0%}), {drawn.words}"
+                dataclasses.replace(drawn, words=words).save(folder / "pictures" / f"{kind}_{number}.png")
 
     def draw(self, model: nn.Module, data: Scenes, index: int) -> Any:
         """A drawing of what is to be found in a picture beside what the model finds.

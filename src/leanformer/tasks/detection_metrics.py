@@ -79,12 +79,17 @@ def _rows(target: Target, extra: list[Any], name: str) -> list[dict[str, Any]]:
     for row, area in zip(rows, target.areas.tolist() if target.areas is not None else ()):
         row["area"] = area
     for row, mask in zip(rows, target.masks if target.masks is not None else ()):
-        row["segmentation"] = _encoded(mask)
+        row["segmentation"] = encoded(mask)
     return rows
 
 
-def _encoded(mask: Tensor) -> Any:
-    _check_installed()
+def encoded(mask: Tensor) -> dict[str, Any]:
+    """A mask (H, W) in COCO's run-length encoding: {size: [H, W], counts: bytes}.
+
+    Args:
+        mask: True, or 1, where the object is.
+    """
+    require_coco("masks are encoded")
     from faster_coco_eval.core import mask as masks
 
     return masks.encode(np.asfortranarray(mask.to(torch.uint8).numpy()))
@@ -139,7 +144,7 @@ def judge_boxes(found: Sequence[Found], classes: tuple[str, ...], masks: bool, s
 def _average_precision(
     pictures: dict[int, Found], classes: tuple[str, ...], kind: Any
 ) -> tuple[dict[str, float], tuple[float, ...]]:
-    _check_installed()
+    require_coco()
     from faster_coco_eval.core.coco import COCO
     from faster_coco_eval.core.faster_eval_api import COCOeval_faster
 
@@ -170,6 +175,11 @@ def _area(row: dict[str, Any]) -> float:
     return float(masks.area(row["segmentation"]))
 
 
-def _check_installed() -> None:
+def require_coco(what: str = "average precision is computed") -> None:
+    """Refuse to go on without faster-coco-eval, with the line that installs it.
+
+    Args:
+        what: What it is needed for.
+    """
     if importlib.util.find_spec("faster_coco_eval") is None:
-        raise ValueError("average precision needs faster-coco-eval; pip install 'leanformer[dense]' brings it")
+        raise ValueError(f"{what} by faster-coco-eval; pip install 'leanformer[dense]' brings it")

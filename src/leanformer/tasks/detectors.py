@@ -20,90 +20,22 @@ from torchvision.models import detection
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
-from torchvision.models.detection.transform import GeneralizedRCNNTransform
-from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
+from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from ..backbones import create
 from ..core import input_of, set_card, set_classes
 from ..lazy import AROUND
-from .autocast import keep_places_exact
+from .detector_base import Detector, Pyramid
 from .detector_options import Options, parse_options
-from .fast import optimize_features
-from .pyramid import Features, backbone_from, body_of, card_around, count_of, random_images, strides_of
+from .pyramid import Features, backbone_from, body_of, card_around, count_of, strides_of
 
 RATIOS = (0.5, 1.0, 2.0)
 OCTAVES = tuple(2 ** (third / 3) for third in range(3))
+PUBLISHED_CHANNELS = 256
+"""Of RetinaNet's head, for which the deviation of its first weights was chosen."""
 PROPOSALS, MASKS = 1000, 100
 """Regions that pass the box head and the mask head in the count of a two-stage detector, as mmdetection counts."""
-
-
-class Pyramid(nn.Module):
-    """The maps of a backbone, joined by a feature pyramid network: what torchvision calls a detector's backbone."""
-
-    def __init__(self, features: Features, channels: int, extra: nn.Module):
-        super().__init__()
-        self.features = features
-        self.fpn = FeaturePyramidNetwork(list(features.channels), channels, extra)  # type: ignore[arg-type]
-        self.out_channels = channels
-
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return self.fpn({str(index): x for index, x in enumerate(self.features(images))})
-
-
-class Detector(nn.Module):
-    """What our three detectors have beside what torchvision gives them."""
-
-    backbone: Any
-    transform: Any
-    at = "backbone.features.body"
-    """Where the adopted backbone stands."""
-
-    def _is_for(self, num_classes: int, options: Options) -> None:
-        self.num_classes = num_classes
-        sides = min(options.max_size, options.min_size * 8 // 5) // 32 * 32
-        size = (len(self.transform.image_mean), options.min_size, max(sides, options.min_size))
-        view = {"mean": self.transform.image_mean, "std": self.transform.image_std, "crop_pct": 1.0}
-        self.pretrained_cfg = self.default_cfg = {"input_size": size, "interpolation": "bilinear", **view}
-        keep_places_exact(self)
-
-    def dense_heads(self, images: Tensor) -> Any:
-        """What the heads say at every place, for images (B, C, H, W) as the network sees them."""
-        raise NotImplementedError
-
-    def fixed_pass(self, images: Tensor) -> Any:
-        """All layers over images (B, C, H, W) as the network sees them; see `HasFixedPass`."""
-        return self.dense_heads(images)
-
-    def lenient(self, size: tuple[int, int]) -> "Detector":
-        """The same detector for small images, that answers with all boxes, however low their scores."""
-        new = copy.copy(self)
-        new._modules = dict(self._modules)
-        given: Any = self.transform
-        new.transform = GeneralizedRCNNTransform(
-            min(size), max(size), given.image_mean, given.image_std, size_divisible=given.size_divisible
-        ).train(self.training)
-        return new
-
-    @torch.no_grad()
-    def evidence(self) -> dict[str, Tensor]:
-        """Outputs of all heads, and boxes, labels, scores and masks, on two random images; see `HasEvidence`.
-
-        The model is in evaluation mode.
-        """
-        images = random_images(self.backbone.features)
-        size = (images.shape[2], images.shape[3])
-        shown = _named(self.dense_heads(images))
-        for index, answer in enumerate(self.lenient(size)(list(images))):
-            shown |= {f"{name} {index}": x.to(images) for name, x in answer.items()}
-        return shown
-
-    def optimised_inside(self, optimize: Any, **how: Any) -> nn.Module:
-        """The detector with its backbone optimised; see `OptimisesInside`."""
-        return optimize_features(self, optimize, **how)
-
-    def no_weight_decay(self) -> set[str]:
-        return {f"backbone.features.{name}" for name in self.backbone.features.no_weight_decay()}
 
 
 class RetinaNet(Detector, detection.RetinaNet):
@@ -119,6 +51,7 @@ class RetinaNet(Detector, detection.RetinaNet):
             anchor_generator=AnchorGenerator(sizes, (RATIOS,) * len(sizes)), score_thresh=options.score_threshold,
             nms_thresh=options.nms_threshold, detections_per_img=options.detections,
         )  # fmt: skip
+        _widen_first_weights(self.head, channels)
         self._is_for(num_classes, options)
 
     def forward(self, images: Sequence[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
@@ -132,10 +65,25 @@ class RetinaNet(Detector, detection.RetinaNet):
     def dense_heads(self, images: Tensor) -> Any:
         return self.head(list(self.backbone(images).values()))
 
-    def lenient(self, size: tuple[int, int]) -> Detector:
-        new: Any = super().lenient(size)
-        new.score_thresh = 0.0
+    @property
+    def score_threshold(self) -> float:
+        return self.score_thresh
+
+    def answering_above(self, score: float) -> Detector:
+        new: Any = super().answering_above(score)
+        new.score_thresh = score
         return new
+
+
+@torch.no_grad()
+def _widen_first_weights(head: nn.Module, channels: int) -> None:
+    """Scale the first weights of a head of so many channels, so that its answers vary as those of the published 256.
+
+    torchvision draws them with a deviation of 0.01 at any width, of which a narrow head lets next to nothing through.
+    """
+    for module in head.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.mul_((PUBLISHED_CHANNELS / channels) ** 0.5)
 
 
 class _TwoStages(Detector):
@@ -154,10 +102,14 @@ class _TwoStages(Detector):
             found.append(heads.mask_predictor(heads.mask_head(regions)))
         return found
 
-    def lenient(self, size: tuple[int, int]) -> Detector:
-        new: Any = super().lenient(size)
+    @property
+    def score_threshold(self) -> float:
+        return self.roi_heads.score_thresh
+
+    def answering_above(self, score: float) -> Detector:
+        new: Any = super().answering_above(score)
         new.roi_heads = copy.copy(self.roi_heads)
-        new.roi_heads.score_thresh = 0.0
+        new.roi_heads.score_thresh = score
         return new
 
 
@@ -181,6 +133,16 @@ class MaskRCNN(_TwoStages, detection.MaskRCNN):
             mask_predictor=MaskRCNNPredictor(width, width, num_classes + 1),
         )  # fmt: skip
         self._is_for(num_classes, options)
+
+    def found(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        seen, _ = self.transform(list(images))
+        maps = self.backbone(seen.tensors)
+        proposals, _ = self.rpn(seen, maps)
+        answers, _ = self.roi_heads(maps, proposals, seen.image_sizes)
+        masks = [answer.pop("masks") for answer in answers]  # (n, 1, 28, 28)
+        sizes = [tuple(image.shape[1:]) for image in images]
+        answers = self.transform.postprocess(answers, seen.image_sizes, sizes)  # boxes in the images' pixels
+        return [{**answer, "masks": each} for answer, each in zip(answers, masks)]
 
 
 def _two_stages(features: Features, num_classes: int, options: Options) -> dict[str, Any]:
@@ -206,14 +168,6 @@ def _sizes(features: Features, options: Options) -> dict[str, Any]:
     mean, std = options.mean or view["mean"], options.std or view["std"]
     sides = {"min_size": options.min_size, "max_size": options.max_size}
     return {**sides, "image_mean": list(mean), "image_std": list(std), "size_divisible": max(32, features.multiple)}
-
-
-def _named(found: Any, name: str = "") -> dict[str, Tensor]:
-    """The tensors in nested lists and dicts, by their places."""
-    if isinstance(found, Tensor):
-        return {name: found}
-    items = found.items() if isinstance(found, dict) else enumerate(found)
-    return {path: x for key, value in items for path, x in _named(value, f"{name} {key}".strip()).items()}
 
 
 KINDS: dict[str, type[Any]] = {"retinanet": RetinaNet, "faster_rcnn": FasterRCNN, "mask_rcnn": MaskRCNN}

@@ -21,6 +21,8 @@ GAP, LARGEST = 8, 640
 """Pixels between two drawings, and of the longer side of a drawing."""
 MASK, MAP = 0.45, 0.6
 """How strongly masks and label maps cover the picture."""
+LETTERS = 13
+"""Pixels of the letters of names."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,23 @@ def colour_of(label: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
+def ink(colour: tuple[int, int, int]) -> str:
+    """Black or white, whichever is read better on a colour.
+
+    >>> ink((255, 220, 0)), ink((0, 0, 120))
+    ('black', 'white')
+    """
+    red, green, blue = colour
+    return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 140 else "white"
+
+
+def font() -> str:
+    """The file of the letters, which comes with matplotlib."""
+    from matplotlib.font_manager import findfont
+
+    return findfont("DejaVu Sans")
+
+
 def draw_objects(
     picture: Image.Image,
     boxes: Tensor,
@@ -78,7 +97,10 @@ def draw_objects(
     if scores is not None:
         names = [f"{name} {score:.2f}" for name, score in zip(names, scores.tolist())]
     if len(boxes):
-        shown = draw_bounding_boxes(shown, boxes * factor, labels=names, colors=colours, width=2)
+        shown = draw_bounding_boxes(
+            shown, boxes * factor, labels=names, colors=colours, width=2, font=font(), font_size=LETTERS,
+            label_colors=[ink(colour) for colour in colours], label_background_colors=colours, fill_labels=True,
+        )  # fmt: skip
     return _picture(shown)
 
 

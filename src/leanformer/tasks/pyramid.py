@@ -1,6 +1,6 @@
 """Feature pyramids: maps of several resolutions from any backbone, for detectors and segmenters.
 
-    stages      Swin, MetaFormers, RIFormer, GFNet-H      a map behind each stage, each with a norm of its own
+    stages      Swin, MetaFormers, GFNet-H                a map behind each stage, each with a norm of its own
     simple      ViT, DeiT, LV-ViT, GFNet                  the last map: 4 and 2 times as large, as it is, and half
 
 An image is padded with zeros, on the right and below, up to a multiple of the largest stride; so a map at stride s has
@@ -146,8 +146,8 @@ def body_of(model: nn.Module) -> nn.Module:
         if isinstance(module, LeavesGrid) and module.leaves_grid:
             raise ValueError(
                 f"{path} ({type(module).__name__}) drops, merges or mixes tokens, so that no maps of patches are left "
-                "for a detector or a segmenter; methods that keep every patch in its place go: RePa, RIFormer, token "
-                "mixers"
+                "for a detector or a segmenter; methods that keep every patch in its place go: those that change "
+                "feed-forward layers, norms or token mixers"
             )
     return any_size(copy.deepcopy(model))
 

@@ -8,7 +8,7 @@ size that is asked for, and answers are compared at the picture's own size.
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -133,6 +133,10 @@ def segment(model: nn.Module, pictures: Sequence[Any], task: Segmentation | None
     return answers
 
 
+def _answers(model: nn.Module, shown: Sequence[Shown]) -> Iterator[Tensor]:
+    return label_maps(model, [each.image for each in shown], [each.size for each in shown])
+
+
 def _confusion(shown: Shown, answer: Tensor, classes: int) -> Tensor:
     """The confusions of a picture (K, K), none where it could not be read."""
     if shown.target.label_map is None:
@@ -144,12 +148,28 @@ def _normalisation(config: dict[str, Any]) -> tuple[tuple[float, ...], tuple[flo
     return tuple(config["mean"]), tuple(config["std"])
 
 
-def _answers(model: nn.Module, shown: Sequence[Shown]) -> Iterator[Tensor]:
-    """The classes of the pixels of each picture (H, W), at its own size; images of one size are shown together."""
-    same = len({each.image.shape for each in shown}) == 1
-    batches = [torch.stack([each.image for each in shown])] if same else [each.image[None] for each in shown]
+def label_maps(
+    model: Callable[[Tensor], Any], images: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
+) -> Iterator[Tensor]:
+    """The classes of the pixels of each picture (H, W), at its own size; images of one size are shown together.
+
+    Args:
+        model: A segmenter, or what answers in its place.
+        images: Pictures as the model sees them, each (C, h, w).
+        sizes: Height and width of each picture.
+    """
+    same = len({image.shape for image in images}) == 1
+    batches = [torch.stack([*images])] if same else [image[None] for image in images]
     logits = (each for batch in batches for each in logits_of(model(batch)).float())  # (K, h, w) each
-    for each, answer in zip(shown, logits):
-        if tuple(answer.shape[1:]) != each.size:
-            answer = F.interpolate(answer[None], each.size, mode="bilinear", align_corners=False)[0]
-        yield answer.argmax(0)  # (H, W)
+    for size, answer in zip(sizes, logits):
+        yield answer.argmax(0) if tuple(answer.shape[1:]) == size else _enlarged(answer, size)  # (H, W)
+
+
+def _enlarged(logits: Tensor, size: tuple[int, int]) -> Tensor:
+    """The classes of the pixels at another size, one after the other: all logits of a photograph fill the memory."""
+    best, label_map = logits.new_full(size, -torch.inf), logits.new_zeros(size, dtype=torch.long)
+    for label, each in enumerate(logits):
+        score = F.interpolate(each[None, None], size, mode="bilinear", align_corners=False)[0, 0]  # (H, W)
+        higher = score > best
+        best, label_map = torch.where(higher, score, best), torch.where(higher, label, label_map)
+    return label_map

@@ -31,7 +31,7 @@ def fit(
 
     Args:
         model: A backbone without a classifier (num_classes=0) that takes images of several sizes, for a ViT
-            dynamic_img_size=True; it is changed itself. Methods such as RePa may be on it.
+            dynamic_img_size=True; it is changed itself. Methods may be on it.
         recipe: Epochs, rates, batch; `tasks.dino.recipe` gives the published one.
         data: Images to learn from; labels, if there are any, are only used to judge the features by neighbours.
         val: Labelled images to judge the features on; by default the split val, where `data` has labels.
