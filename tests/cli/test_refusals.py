@@ -247,3 +247,24 @@ def test_a_reader_that_goes_away_is_no_error():
     command = f"{sys.executable} -m leanformer.cli --help | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_kept_in_half_of_float32_work_in_every_verb(world, tmp_path, monkeypatch, dtype, capsys):
+    monkeypatch.chdir(tmp_path)
+    lf.save(lf.load(world / "tiny.safetensors").to(dtype), "half.safetensors")
+    data = ["--data", str(world / "data"), "--device", "cpu"]
+    for words in (
+        ["eval", "half.safetensors", *data, "--workers", "0"],
+        ["calibrate", "half.safetensors", "--apply", "repa:refine_steps=1", *data, "--output", "lean.safetensors"],
+        ["train", "half.safetensors", *data, "--output", "run", "--max-updates", "1", "--recipe",
+         "plain:epochs=1,batch_size=2", "--workers", "0", "--teacher", "half.safetensors"],
+    ):  # fmt: skip
+        assert main(words) == 0, capsys.readouterr().err
+
+
+def test_in_python_weights_too_coarse_to_learn_with_are_refused(world):
+    coarse = lf.load(world / "tiny.safetensors").half()
+    with pytest.raises(ValueError, match=r"torch.float16, too coarse to learn with; give model.float\(\)"):
+        lf.calibrate(coarse, coarse, torch.zeros(2, 3, 16, 16))
+    assert lf.train.evaluate(coarse, (torch.zeros(2, 3, 16, 16).byte(), torch.arange(2)), device="cpu").images == 2

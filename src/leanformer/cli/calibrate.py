@@ -88,7 +88,6 @@ def recalibrate(
         seed: Which images.
     """
     from .. import core
-    from ..backbones import load
     from ..data.samples import sample_images
     from ..measure.terminal import console
 
@@ -96,7 +95,7 @@ def recalibrate(
     check_seed(seed)
     output_files(output, folders=False)
     where = open_device(device)
-    trained = load(model).to(where)
+    trained = open_model(model).to(where)
     check_split(trained, data, evaluate_on)
     chosen = sample_images(trained, data, images, split=split, seed=seed).to(where)
     precise = core.recalibrate(trained, chosen, batch=batch_size)

@@ -29,6 +29,8 @@ def open_model(
 ) -> nn.Module:
     """A model from a name, a leanformer checkpoint or a hub folder, with methods applied to it.
 
+    Weights kept in half of float32 are opened in float32; in what precision they compute the verbs' options say.
+
     Args:
         model: The name, the checkpoint or the folder.
         methods: Methods as the command line writes them; all of them are applied, in this order.
@@ -41,8 +43,8 @@ def open_model(
     1
     """
     from ..backbones import create
-    from ..core import apply, check_file, parse_method
-    from ..speed import load
+    from ..core import apply, check_file, halved, parse_method
+    from ..speed import Optimized, load
 
     chosen = [parse_method(spec) for spec in methods]
     if Path(model).suffix == ".safetensors":
@@ -59,6 +61,8 @@ def open_model(
         if checkpoint is not None:
             check_file(checkpoint, "the checkpoint ")
         opened = create(model, checkpoint, **parse_arguments(arguments))
+    if halved(opened) and not isinstance(opened, Optimized):
+        opened = opened.float()
     return apply(opened, *chosen) if chosen else opened
 
 

@@ -169,7 +169,7 @@ def _fitting(model: nn.Module, classes: int | None, data: str) -> nn.Module:
 
 def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tuple[str, nn.Module]:
     """`role=` and then self, a leanformer checkpoint, or name:weights."""
-    from ..backbones import create_teacher, load
+    from ..backbones import create_teacher
     from ..core import apply as apply_methods
 
     role, equals, rest = spec.partition("=")
@@ -177,7 +177,7 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
     if what == "self":
         return role, apply_methods(start)
     if what.endswith(".safetensors") and ":" not in what:
-        return role, load(what)
+        return role, open_model(what)
     name, _, weights = what.partition(":")
     if not weights:
         raise ValueError(

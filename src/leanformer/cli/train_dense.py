@@ -74,13 +74,13 @@ class Dense:
             spec: What was given as --teacher.
             start: The model before the methods.
         """
-        from ..backbones import load
         from ..core import apply
         from ..tasks.fitting import task_of
+        from .common import open_model
 
         role, equals, rest = spec.partition("=")
         role, what = (role, rest) if equals and role.isidentifier() else ("teacher", spec)
-        found = apply(start) if what == "self" else load(what) if what.endswith(".safetensors") else None
+        found = apply(start) if what == "self" else open_model(what) if what.endswith(".safetensors") else None
         if found is None or task_of(found).name != self.task.name:
             raise ValueError(
                 f"the teacher '{what}' is no model for {self.task.name}: give the checkpoint of one, or self where "

@@ -19,7 +19,7 @@ from .card import (
 from .checked import one_line
 from .choices import Choices
 from .files import check_file
-from .inputs import image_size, input_of, pooling_of, set_input
+from .inputs import check_whole, halved, image_size, input_of, pooling_of, set_input
 from .method import METHODS, Build, Fusible, Method, method_from, methods_on, parse_method, select
 from .objective import Objective, Step, Sum, View, learnable, taps
 from .optimised import HasPlainForm, plain_of
@@ -77,12 +77,14 @@ __all__ = [
     "card_json",
     "card_of",
     "check_file",
+    "check_whole",
     "classes_of",
     "decision_paths",
     "environment",
     "evidence_of",
     "fold",
     "fuse",
+    "halved",
     "has_card",
     "image_size",
     "input_of",

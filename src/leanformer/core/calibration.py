@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .block import Block, blocks_of
 from .card import Card, card_of
+from .inputs import check_whole
 from .plan import apply
 
 
@@ -165,6 +166,8 @@ def calibrate(
         batch: Images at a time.
         slots: Paths of the slots to fit; all that can be fitted by default.
     """
+    check_whole(model)
+    check_whole(teacher, "the teacher")
     batches = list(images.split(batch)) if isinstance(images, Tensor) else list(images)
     new, teacher = copy.deepcopy(model).eval(), copy.deepcopy(teacher).eval()
     mine, theirs = _Run(new, batches), _Run(teacher, batches)

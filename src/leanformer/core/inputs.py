@@ -3,6 +3,7 @@
 from typing import Any
 
 import timm.data
+import torch
 from torch import nn
 
 from .optimised import plain_of
@@ -24,6 +25,30 @@ def input_of(model: nn.Module) -> dict[str, Any]:
     chans = getattr(model, "in_chans", config["input_size"][0])
     grid = (size, size) if isinstance(size, int) else tuple(size or config["input_size"][1:])
     return {**config, "input_size": (chans, *grid)}
+
+
+def halved(model: nn.Module) -> torch.dtype | None:
+    """The type of a model's weights where that is float16 or bfloat16: good for answers, too coarse to learn with.
+
+    >>> halved(nn.Linear(2, 2).bfloat16())
+    torch.bfloat16
+    """
+    return next((each.dtype for each in model.parameters() if each.dtype in (torch.float16, torch.bfloat16)), None)
+
+
+def check_whole(model: nn.Module, what: str = "the model") -> None:
+    """Refuse weights that are too coarse to learn with.
+
+    Args:
+        model: A model that is to be trained or fitted, or to teach.
+        what: What it is called in the error.
+
+    >>> check_whole(nn.Linear(2, 2).half())
+    Traceback (most recent call last):
+    ValueError: the weights of the model are torch.float16, too coarse to learn with; give model.float()
+    """
+    if (coarse := halved(model)) is not None:
+        raise ValueError(f"the weights of {what} are {coarse}, too coarse to learn with; give model.float()")
 
 
 def set_input(model: nn.Module, config: dict[str, Any]) -> nn.Module:

@@ -13,7 +13,7 @@ from ..speed import Optimized, optimize
 from ..tasks.detection import finds_masks
 from ..tasks.detection_metrics import require_coco
 from ..tasks.pyramid import features_of, random_images
-from ..train.evaluation import in_precision
+from ..train.evaluation import Conditions
 from ..train.objectives import logits_of
 from ..visualise.names import class_names_of
 from .answers import Answers, Classification, require_tokens
@@ -67,9 +67,11 @@ def _objects_of(model: nn.Module, settings: Settings) -> Objects:
     if not all(map(_is_finite, detector.backbone(random_images(features_of(detector))).values())):
         raise ValueError("the model's maps are not finite numbers; its weights are broken")
 
+    how = Conditions(device, precision=PRECISIONS[settings.dtype or "float32"])
+
     @torch.inference_mode()
     def run(images: list[Tensor]) -> list[dict[str, Tensor]]:
-        with in_precision(device, PRECISIONS[settings.dtype or "float32"]):
+        with how.judging(detector):
             return detector.found(images) if images else []
 
     return Objects(run, names, finds_masks(detector))
@@ -79,9 +81,11 @@ def _regions_of(model: nn.Module, settings: Settings) -> Regions:
     names, device = class_names(plain_of(model), settings.classes), settings.on()
     segmenter, config = copy.deepcopy(_fused(plain_of(model))).to(device).eval(), input_of(model)
 
+    how = Conditions(device, precision=PRECISIONS[settings.dtype or "float32"])
+
     @torch.inference_mode()
     def run(images: Tensor) -> Tensor:
-        with in_precision(device, PRECISIONS[settings.dtype or "float32"]):
+        with how.judging(segmenter):
             return segmenter(images)
 
     return Regions(run, names, config["mean"], config["std"])

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ..core import card_of
+from ..core import card_of, check_whole
 from ..data.kinds import Arrays, Data, Files
 from ..export import TARGETS
 from .clock import Place
@@ -54,6 +54,7 @@ def check_model(model: nn.Module) -> None:
         raise ValueError("this model is fused already; lean starts from the trained model before lf.fuse")
     if card.methods:
         raise ValueError(f"{card.methods[0].name} is on this model already; lean starts from the plain backbone")
+    check_whole(model)
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise ValueError(f"the model is damaged: its weight {name} has values that are not finite")

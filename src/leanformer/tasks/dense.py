@@ -169,5 +169,10 @@ def shown_scenes(data: Scenes, view: SceneView, how: Conditions) -> Iterator[lis
         view: What the model sees of a picture.
         how: Under which conditions.
     """
-    size = how.batch_size or (ON_CPU if how.device.type == "cpu" else ON_GPU)
+    size = how.batch_size or default_batch(how.device)
     return evaluation_scenes(data, view, how.device, size, how.workers, *how.share)
+
+
+def default_batch(device: torch.device) -> int:
+    """Images at a time where nobody says how many."""
+    return ON_CPU if device.type == "cpu" else ON_GPU

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core import Objective
+from ..core import Objective, check_whole
 from ..data.sources import Source
 from .folder import hold
 from .learner import check_teachers, in_their_roles
@@ -120,6 +120,8 @@ def carry_out(
     accelerator = accelerator_for(settings, folder)
     with hold(folder, resume, accelerator) as held:
         job = prepare()
+        for name, each in {"the model": model, **job.teachers}.items():
+            check_whole(each, name)
         if held.state is None and folder is not None and accelerator.is_main_process:
             plain = {name: t.model if isinstance(t, Annotator) else t for name, t in job.teachers.items()}
             start_run(folder, model, plain, recipe, settings, job.sources, job.named, job.task.to_json())

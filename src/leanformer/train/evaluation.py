@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ..core import input_of
+from ..core import halved, input_of
 from ..data.batches import worker_count
 from ..data.packs import check_labels
 from ..data.sources import UNREADABLE, Arrays, Data, Files, Source, check_fit, check_labelled, open_data
@@ -143,12 +143,14 @@ class Conditions:
     def judging(self, model: nn.Module) -> Iterator[None]:
         """Within the context a model is in evaluation mode, computes in the precision, and keeps no gradients.
 
+        A model whose weights have less than float32 computes in theirs.
+
         >>> with Conditions.on("cpu", None, "bf16").judging(nn.Identity()):
         ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
         torch.bfloat16
         """
-        types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        dtype, was_training = types.get(self.precision), model.training
+        halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        dtype, was_training = halves.get(self.precision, halved(model)), model.training
         model.eval()
         try:
             with torch.no_grad(), torch.autocast(self.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
