@@ -4,9 +4,10 @@ from .batching import Batcher, Full
 from .dense import ServedDense
 from .images import Decoder, Refused
 from .limits import Limits
-from .model import Answer, Servable, Served, of_file, of_model
+from .model import Answer, Served, of_file, of_model
 from .onnx_file import OnnxFile
 from .reload import Watched
+from .servable import Servable
 from .triton import write_repository
 
 __all__ = [

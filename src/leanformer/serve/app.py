@@ -26,9 +26,9 @@ from .decoding import Decoding
 from .images import Refused, Seen
 from .limits import Limits
 from .metrics import Metrics
-from .model import Servable
 from .page import page_html
 from .reload import Reloader, Watched
+from .servable import Servable
 from .shelf import NAMES, Entry, Shelf
 
 RETRY_SECONDS = "1"

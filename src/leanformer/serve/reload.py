@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .model import Servable
+from .servable import Servable
 
 log = logging.getLogger(__name__)
 Stamp = tuple[int, int, int]

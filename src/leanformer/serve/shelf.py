@@ -16,7 +16,7 @@ from torch import Tensor
 from .batching import Batcher
 from .images import Refused
 from .limits import Limits
-from .model import Servable
+from .servable import Servable
 
 VERBS = {
     "classes": "classify", "kept": "classify", "embedding": "embed", "objects": "detect", "regions": "segment",
