@@ -40,12 +40,8 @@ class Shared:
         self.name = names[0] if names else None
         self.plans = tuple(plans)
         self.blocks = sorted({block for plan in plans for block in plan.of_method(names[0])}) if names else []
-        self.student = apply(teacher)
-        if self.name is not None:
-            strongest = {
-                block: max(plan.of_method(self.name).get(block, 0.0) for plan in plans) for block in self.blocks
-            }
-            self.student = apply(teacher, METHODS[self.name].with_shares(strongest))
+        strongest = {b: max(plan.of_method(names[0]).get(b, 0.0) for plan in plans) for b in self.blocks}
+        self.student = apply(teacher, *(METHODS[name].with_shares(strongest) for name in names))
 
     def rates(self, plan: Plan) -> tuple[float, ...]:
         """Share of the tokens that stays in each of the blocks.
