@@ -190,11 +190,7 @@ def _close(tries: list[dict[str, Any]], budget: float) -> bool:
 
 
 def told(candidate: Candidate) -> dict[str, Any]:
-    """A candidate as plan.json has it.
-
-    Args:
-        candidate: a plan with what it costs and loses.
-    """
+    """A candidate as plan.json has it."""
     verdict = candidate.verdict
     return {
         "plan": candidate.plan.to_json(), "predicted": candidate.seconds, "loss": verdict.loss,

@@ -184,8 +184,8 @@ class MacsClock(Clock):
     """MACs of what was counted before, by its structure."""
 
     def models(self, models: Mapping[Any, nn.Module], done: Callable[[], None] = lambda: None) -> dict[Any, Timing]:
-        sizes = {name: tuple(input_of(model)["input_size"]) for name, model in models.items()}
-        return {name: Timing([self._seconds(model, sizes[name])] * self.repeats) for name, model in models.items()}
+        seconds = {name: self._seconds(model, tuple(input_of(model)["input_size"])) for name, model in models.items()}
+        return {name: Timing([each] * self.repeats) for name, each in seconds.items()}
 
     def parts(self, parts: Mapping[Any, Part], done: Callable[[], None] = lambda: None) -> dict[Any, float]:
         return {name: self._seconds(part.module, tuple(part.x.shape[1:])) for name, part in parts.items()}

@@ -103,13 +103,7 @@ def tokens_by_block(plan: Plan, tokens: Sequence[int], prefix: int) -> list[tupl
     >>> tokens_by_block(Plan((32, 32)), [17, 17, 17], 1)
     [(17, 17), (17, 17), (17, 17)]
     """
-    reducing = {
-        block: (name, share)
-        for name, shares in plan.shares
-        for block, share in shares
-        if METHODS[name].acts_on == "tokens"
-    }
-    counts, gone = [], 0
+    reducing, counts, gone = plan.acting_on("tokens"), [], 0
     for block, full in enumerate(tokens):
         before = full - gone
         behind = before

@@ -30,12 +30,7 @@ class Direction:
     counted: bool = False
 
     def shares(self, wanted: Mapping[int, float], most: float) -> dict[int, float]:
-        """Shares of the tokens that come in, at most `most` of them, for the tokens that are wanted gone.
-
-        Args:
-            wanted: block → what goes there, as a number or as a share.
-            most: the largest share.
-        """
+        """Shares of the tokens that come in, `most` at most, for what is wanted gone by block (number or share)."""
         left, found = 1.0, {}
         for block in sorted(wanted):
             found[block] = round(min(most, wanted[block] / (left if self.counted else 1.0)), 3)

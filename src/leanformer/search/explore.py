@@ -82,12 +82,7 @@ class Explorer:
         return statistics.median(known) * self.costs.predict(plan)
 
     def learn(self, plan: Plan, measured: float) -> None:
-        """Take note of what a plan really takes.
-
-        Args:
-            plan: what is changed.
-            measured: seconds a batch.
-        """
+        """Take note of the seconds a batch that a plan really takes."""
         self.timed[plan] = measured
         self.ratios.setdefault(self.family(plan), []).append(measured / self.costs.predict(plan))
 
@@ -111,12 +106,7 @@ class Explorer:
         return self.at_strength(direction, high)
 
     def at_strength(self, direction: Direction, strength: float) -> Plan:
-        """Each weight as a share: what a method offers at most, times the strength; steps are rounded to.
-
-        Args:
-            direction: which methods act where, and at which size.
-            strength: 0 for the gentlest plan.
-        """
+        """Each weight as a share: what a method offers at most, times the strength; steps are rounded to."""
         shares: dict[str, dict[int, float]] = {}
         scaled = self.space.following_the_budget(direction.weights)
         for name, weights in direction.weights.items():
@@ -176,11 +166,7 @@ class Explorer:
         return sorted(found, key=lambda each: each.loss)
 
     def champions(self, ordered: Iterable[Candidate]) -> list[Candidate]:
-        """The first of each family.
-
-        Args:
-            ordered: the best first.
-        """
+        """The first of each family, of candidates in order."""
         best: dict[tuple[str, ...], Candidate] = {}
         for each in ordered:
             best.setdefault(self.family(each.plan), each)

@@ -222,10 +222,7 @@ class Job:
             self._write_page(shown, target)
         if self.options.target.curve is None:
             return shown
-        met = all(each.met for each in results)
-        return Lean(
-            shown.model, shown.plan, shown.speedup, met, self.entries, self.folder, shown.files, tuple(results)
-        )  # fmt: skip
+        return dataclasses.replace(shown, met=all(each.met for each in results), curve=tuple(results))
 
     def _write_page(self, shown: Lean, target: Target) -> None:
         """The page about the model that is shown, as if its target had been the only one, and the curve."""
@@ -251,11 +248,7 @@ class Job:
 
 
 def curve_rows(points: list[tuple[Target, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A row for each target of a curve, for people.
-
-    Args:
-        points: targets and what is known of each.
-    """
+    """A row for each target of a curve and what is known of it, for people."""
     rows = []
     for target, entries in points:
         final, chosen = entries["final"], entries["chosen"]

@@ -57,12 +57,7 @@ class Verdict:
         return len(self.losses)
 
     def worse_than(self, other: "Verdict", errors: float) -> bool:
-        """Whether the loss is higher by more than so many standard errors, image by image on those both have seen.
-
-        Args:
-            other: the verdict on another plan.
-            errors: how many.
-        """
+        """Whether the loss is higher by more than so many standard errors, image by image on those both have seen."""
         more = [mine - theirs for mine, theirs in zip(self.losses, other.losses)]
         noise = stdev(more) / len(more) ** 0.5 if len(more) > 1 else 0.0
         return bool(more) and fmean(more) > errors * noise

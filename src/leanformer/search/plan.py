@@ -130,9 +130,6 @@ class Space:
         """Those of a plan's methods whose strength the budget sets: which take any share, or all where none does.
 
         What comes in a few steps keeps its share beside them, else it would be rounded to nothing.
-
-        Args:
-            names: the plan's methods.
         """
         every = list(names)
         return [name for name in every if self.choices[name].steps is None] or every

@@ -44,20 +44,11 @@ class Shared:
         self.student = apply(teacher, *(METHODS[name].with_shares(strongest) for name in names))
 
     def rates(self, plan: Plan) -> tuple[float, ...]:
-        """Share of the tokens that stays in each of the blocks.
-
-        Args:
-            plan: one of the plans.
-        """
+        """Share of the tokens that stays in each of the blocks, in one of the plans."""
         return tuple(1 - plan.of_method(self.name or "").get(block, 0.0) for block in self.blocks)
 
     def model(self, student: nn.Module, plan: Plan) -> nn.Module:
-        """The trained student with one plan's shares; its weights are the student's.
-
-        Args:
-            student: the trained student.
-            plan: one of the plans.
-        """
+        """The trained student with one plan's shares; its weights are the student's."""
         return with_options(student, keep_rate=self.rates(plan)) if self.name is not None else student
 
     def objective(self) -> Objective:
