@@ -3,11 +3,15 @@
 costs    timed once, alone on the device       search   for each target, on photographs without labels
 judge    top-1 and agreement of these plans on labelled photographs, without training
 check    predicted against measured time, for the plans chosen and for random ones
+
+With --runtime macs nothing is timed, so that any machine will do:
+python -m lab plans --runtime macs --gmacs 0.62 0.72 --targets 1.5 2 2.5 3 --step search|judge …
 """
 
 import json
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,30 +22,36 @@ from torch import Tensor, nn
 import leanformer as lf
 from leanformer.core import fold
 from leanformer.data import Arrays, sample_images
-from leanformer.measure import console, count, record, write_result
-from leanformer.search.clock import Clock, Place, clock_for
+from leanformer.measure import console, record, write_result
+from leanformer.search.clock import MACS_A_SECOND, Clock, Place, clock_for
 from leanformer.search.cost import Costs, calibrate_scale
 from leanformer.search.cost_table import measure_costs
-from leanformer.search.directions import Direction, Variation, equal_counts
+from leanformer.search.directions import Direction, varied, with_another
 from leanformer.search.explore import Explorer
 from leanformer.search.judge import Judge
 from leanformer.search.plan import Plan, Space, space_of
 
 from .arguments import device_of
-from .imagenet import LEAN, answers_of, judged, photographs, teacher_of, unlabelled
+from .imagenet import LEAN, photographs, teacher_of, unlabelled
+from .plans_judged import judge_plans
 
-EVERY = tuple(range(12))
-BY_HAND: dict[str, tuple[int, Direction]] = {
-    "EViT in blocks 3, 6, 9": (224, {"evit": dict.fromkeys((3, 6, 9), 1.0)}),
-    "EViT in nine blocks": (224, {"evit": dict.fromkeys(range(3, 12), 1.0)}),
-    "ToMe in blocks 3, 6, 9": (224, {"tome": dict.fromkeys((3, 6, 9), 1.0)}),
-    "ToMe in every block, one share": (224, {"tome": dict.fromkeys(EVERY, 1.0)}),
-    "ToMe in every block, one number": (224, {"tome": equal_counts(EVERY)}),
-    "ToMe from the third block on, one number": (224, {"tome": equal_counts(EVERY[2:])}),
-    "208 px and ToMe in every block": (208, {"tome": equal_counts(EVERY)}),
-    "RePa in every block": (224, {"repa": dict.fromkeys(EVERY, 1.0)}),
+OWN, EVERY = (224, 224), tuple(range(12))
+
+
+def _even(name: str, blocks: Iterable[int], size: tuple[int, int] = OWN, counted: bool = False) -> Direction:
+    return Direction(size, {name: dict.fromkeys(blocks, 1.0)}, counted)
+
+
+BY_HAND: dict[str, Direction] = {
+    "EViT in blocks 3, 6, 9": _even("evit", (3, 6, 9)),
+    "EViT in nine blocks": _even("evit", range(3, 12)),
+    "ToMe in blocks 3, 6, 9": _even("tome", (3, 6, 9)),
+    "ToMe in every block, one number": _even("tome", EVERY, counted=True),
+    "ToMe from the third block on, one number": _even("tome", EVERY[2:], counted=True),
+    "208 px and ToMe in every block": _even("tome", EVERY, (208, 208), counted=True),
+    "RePa in every block": _even("repa", EVERY),
 }
-"""Name → image size and direction; how strong it is follows from the time it may take."""
+"""Name → direction; how strong it is follows from the time it may take."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +74,11 @@ def plans(
     judge: str | None = None,
     photos: int = 800,
     targets: tuple[float, ...] = LEAN,
+    gmacs: tuple[float, ...] = (),
     methods: tuple[str, ...] = (),
     images: int = 512,
     evaluations: int = 400,
+    minutes: float = 5.0,
     few: int = 128,
     random_plans: int = 60,
     batch: int = 256,
@@ -90,9 +102,11 @@ def plans(
         judge: Labelled photographs, for the step judge.
         photos: How many of them.
         targets: Speed-ups over the optimised model.
+        gmacs: More targets, as billions of multiplications an image, with --runtime macs.
         methods: Only these methods are searched; all that serve the model by default.
         images: Photographs on which plans are compared.
         evaluations: Plans tried for each target.
+        minutes: Of search for each target at most.
         few: Photographs on which a promising plan is tried.
         random_plans: So many plans drawn at random whose predicted time is compared with the measured one.
         batch: Images at a time.
@@ -114,13 +128,18 @@ def plans(
         (folder / "costs.json").write_text(json.dumps({"costs": costs.to_json(), "teacher": seconds}))
     kept = json.loads((folder / "costs.json").read_text())
     costs, seconds = Costs.from_json(kept["costs"]), kept["teacher"]
-    if step in ("search", "all"):
-        search(study, costs, seconds, targets, _pool(data, judge, 4 * images), images, few, evaluations, seed)
-    if step == "judge" or (step == "all" and judge is not None):
-        if judge is None:
-            raise ValueError("the step judge needs labelled photographs; give --judge")
-        judge_plans(study, judge, photos, output)
-    if step in ("check", "all"):
+    wanted = {f"{target:g} times": seconds / target for target in targets}
+    wanted |= {f"{giga:g} GMACs": giga * 1e9 * batch / MACS_A_SECOND for giga in gmacs}
+    if step in ("search", "judge", "all"):
+        pool = _pool(data, judge, 4 * images)
+        explorer = _explorer(study, costs, pool, images, few, seed)
+        if step != "judge":
+            search(study, explorer, wanted, evaluations, minutes)
+        if step == "judge" or (step == "all" and judge is not None):
+            if judge is None:
+                raise ValueError("the step judge needs labelled photographs; give --judge")
+            judge_plans(study.folder, explorer.judge, judge, photos, output)
+    if step == "check" or (step == "all" and runtime != "macs"):
         check(study, costs, seconds, output, random_plans, worker)
 
 
@@ -148,35 +167,42 @@ def measured_costs(study: Study) -> tuple[Costs, float]:
     return costs, timed[ends[0]].median
 
 
-def search(
-    study: Study, costs: Costs, seconds: float, targets: tuple[float, ...], pool: Arrays, images: int, few: int,
-    evaluations: int, seed: int,
-) -> None:  # fmt: skip
-    """The best plan for each target, and those made by hand at the same predicted time, each in a file."""
+def _explorer(study: Study, costs: Costs, pool: Arrays, images: int, few: int, seed: int) -> Explorer:
     teacher = study.teacher.to(study.clock.place.device)
 
     def view(size: tuple[int, int]) -> Tensor:
         return sample_images(Plan(size).build(teacher), pool, images, seed=seed)
 
-    explorer = Explorer(study.space, costs, Judge(teacher, study.space, view), few=few, seed=seed)
-    for target in targets:
-        budget = seconds / target
-        best = explorer.best(budget, evaluations)
+    judge, kept = Judge(teacher, study.space, view), study.folder / "judged.json"
+    judge.read_json(json.loads(kept.read_text()) if kept.is_file() else [])
+    return Explorer(study.space, costs, judge, few=few, seed=seed)
+
+
+def search(study: Study, explorer: Explorer, wanted: dict[str, float], evaluations: int, minutes: float) -> None:
+    """The best plan for each target, and those made by hand at the same predicted time, each in a file.
+
+    What was judged is kept in the folder; a search that the minutes have stopped goes on from there when called again.
+    """
+    for target, budget in wanted.items():
+        began = time.monotonic()
+        best = explorer.best(budget, evaluations, stop=lambda: time.monotonic() > began + 60 * minutes)  # noqa: B023
+        (study.folder / "judged.json").write_text(json.dumps(explorer.judge.to_json()))
         if not best:
-            study.say(f"{target:g} times: out of reach")
+            study.say(f"{target}: out of reach")
             continue
+        took = time.monotonic() - began
         hand = {name: _told(plan, explorer) for name, plan in by_hand(explorer, budget)}
         found = [_told(each.plan, explorer) for each in best]
-        study.say(f"{target:g} times: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%")
-        content = {"target": target, "best": found, "hand": hand, "tried": len(explorer.seen)}
-        (study.folder / f"lean {target:g}.json").write_text(json.dumps(content))
+        study.say(f"{target}: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%, {took:.0f} s")
+        content = {"target": target, "best": found, "hand": hand, "tried": len(explorer.judge.known), "seconds": took}
+        (study.folder / f"lean {target}.json").write_text(json.dumps(content))
 
 
 def by_hand(explorer: Explorer, budget: float) -> Iterator[tuple[str, Plan]]:
     """The plans made by hand that keep the budget as they are predicted."""
-    for name, (side, direction) in BY_HAND.items():
-        known = (side, side) in explorer.space.sizes and direction.keys() <= explorer.space.choices.keys()
-        plan = explorer.within(budget, direction, (side, side)) if known else None
+    for name, direction in BY_HAND.items():
+        known = direction.size in explorer.space.sizes and direction.weights.keys() <= explorer.space.choices.keys()
+        plan = explorer.within(budget, direction) if known else None
         if plan is not None and plan.shares:
             yield name, plan
     for size in explorer.space.sizes:
@@ -199,32 +225,13 @@ def found_plans(folder: Path, families: int = 4) -> dict[str, dict[str, Any]]:
     for path in sorted(folder.glob("lean *.json")):
         found = json.loads(path.read_text())
         champions: dict[str, dict[str, Any]] = {}
+        target = found["target"].removesuffix(" times")
         for told in found["best"]:
             champions.setdefault(told["family"], told)
         for index, (family, told) in enumerate(list(champions.items())[:families]):
-            wanted[f"lean {found['target']:g}{f', {family}' if index else ''}"] = told
-        wanted |= {f"{name}, {found['target']:g}": told for name, told in found["hand"].items()}
+            wanted[f"lean {target}{f', {family}' if index else ''}"] = told
+        wanted |= {f"{name}, {target}": told for name, told in found["hand"].items()}
     return wanted
-
-
-def judge_plans(study: Study, judge: str, photos: int, output: Path) -> None:
-    """Top-1 and agreement on labelled photographs, without training; methods that are fitted are left out."""
-    part = photographs(judge)["judge"]
-    part = type(part)(part.images[:photos], part.labels[:photos], part.classes, name=part.name)
-    teacher = study.teacher.to(study.clock.place.device)
-    answers = answers_of(teacher, part)
-    rows = [{"model": "ViT-Ti", "macs": count(teacher).macs, **judged(teacher, part, answers, "photos")}]
-    for name, told in found_plans(study.folder).items():
-        plan = Plan.from_json(told["plan"])
-        if any(choices.fitted for n, choices in study.space.choices.items() if plan.of_method(n)):
-            continue
-        model = plan.build(teacher).eval()
-        row = {"model": name, **told, "macs": count(model).macs, **judged(model, part, answers, "photos")}
-        rows.append(row)
-        study.say(
-            f"{row['photos_top1']:5.1f}% ({row['photos_agreement']:.0f})  {row['macs'] / 1e9:.3f} G  {name}: {plan}"
-        )
-    write_result(record("lean plans without training", rows, study.clock.place.device, photos=len(part)), output)
 
 
 def check(study: Study, costs: Costs, seconds: float, output: Path, random_plans: int, worker: str) -> None:
@@ -271,13 +278,13 @@ def _measured(study: Study, wanted: dict[str, dict[str, Any]], names: list[str])
 def drawn(space: Space, costs: Costs, seconds: float, count: int, seed: int = 1) -> list[Plan]:
     """Plans at random: any method in any blocks at any strength, at most sizes, within the costs that were timed."""
     draw = random.Random(seed)
-    explorer, variation = Explorer(space, costs, judge=None), Variation(space)  # type: ignore[arg-type]
+    explorer = Explorer(space, costs, judge=None)  # type: ignore[arg-type]
     found: list[Plan] = []
     while len(found) < count:
-        direction = variation.with_another({}, draw)
+        direction = Direction(draw.choice(space.sizes), with_another({}, space, draw))
         for _ in range(draw.randint(1, 6)):
-            direction, size = variation.of((direction, draw.choice(space.sizes)), (direction, space.sizes[0]), draw)
-        plan = explorer.at_strength(direction, size, draw.uniform(0.2, 1.0))
+            direction = varied(direction, space, draw)
+        plan = explorer.at_strength(direction, draw.uniform(0.2, 1.0))
         if plan not in found and 0.2 * seconds < costs.predict(plan) < seconds:
             found.append(plan)
     return found

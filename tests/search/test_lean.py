@@ -22,7 +22,7 @@ from leanformer.search.target import Target
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 3}
 QUICK = {
     "device": "cpu", "batch": 2, "runtime": "macs", "methods": ("tome",), "sizes": False, "choosing": 16,
-    "evaluations": 2, "quiet": True,
+    "evaluations": 1, "quiet": True,
 }  # fmt: skip
 
 
@@ -111,8 +111,9 @@ def test_an_interrupted_search_says_how_to_go_on_and_forgets_no_verdict(teacher,
         lf.lean(teacher, data, speedup=1.3, train=False, output=tmp_path, **asked)
     assert f"goes on from what lies in {tmp_path}" in lines[-1]
     monkeypatch.undo()
+    monkeypatch.setattr("leanformer.search.choose.ROUNDS", 1)  # a second one asks for other plans
     monkeypatch.setattr("leanformer.search.judge.Judge.model", lambda *_: pytest.fail("judged again"))
-    assert lf.lean(teacher, data, speedup=1.3, train=False, output=tmp_path, **QUICK).met
+    assert lf.lean(teacher, data, speedup=1.3, train=False, output=tmp_path, **QUICK).plan.shares
 
 
 def test_an_interrupted_training_goes_on_where_it_was(teacher, data, tmp_path, monkeypatch):
@@ -162,8 +163,10 @@ def test_a_target_out_of_reach_names_the_fastest_plan_and_what_it_loses(teacher,
 
 
 def test_a_drop_that_nothing_meets_gives_the_model_itself(teacher, data, monkeypatch):
-    bad = Verdict(loss=1.0, agreement=0.0, images=16)
-    monkeypatch.setattr("leanformer.search.judge.Judge.verdict", lambda *_: bad)
+    monkeypatch.setattr(
+        "leanformer.search.judge.Judge._compared",
+        lambda judge, model, size, first, last: ([1.0] * (last - first), [0.0] * (last - first)),
+    )
     result = lf.lean(teacher, data[0], max_drop=0.1, train=False, **QUICK)
     assert result.plan == Plan((32, 32))
 
@@ -175,7 +178,7 @@ def test_the_plan_that_is_best_after_a_trial_is_taken(teacher):
 
             @staticmethod
             def verdict(model, size):
-                return Verdict(loss=model, agreement=50.0, images=4)
+                return Verdict([model] * 4, [1, 0, 1, 0])
 
         @staticmethod
         def family(plan):
@@ -195,7 +198,7 @@ def test_the_plan_that_is_best_after_a_trial_is_taken(teacher):
             return After(0.1 if plan.of_method("tome") else 0.5)
 
     plans = [Plan.of((32, 32), {"evit": {1: 0.3}}), Plan.of((32, 32), {"tome": {1: 0.3}})]
-    met = [told(Candidate(plan, 1.0, Verdict(loss, 80.0, 4))) for plan, loss in zip(plans, (0.2, 0.3))]
+    met = [told(Candidate(plan, 1.0, Verdict([loss] * 4, [1, 1, 1, 0]))) for plan, loss in zip(plans, (0.2, 0.3))]
     entries: dict = {}
     chooser = Chooser(
         teacher, 1.0, Explored, None, Trains, None, Progress(quiet=True), lambda: None, trials=True

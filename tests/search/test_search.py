@@ -15,9 +15,9 @@ import leanformer as lf
 from leanformer.core import METHODS, input_of
 from leanformer.data import EvaluationView, open_data
 from leanformer.search.cost import Costs, tokens_by_block
-from leanformer.search.directions import Variation, equal_counts, starts
+from leanformer.search.directions import Direction, starts, varied
 from leanformer.search.explore import Explorer
-from leanformer.search.judge import Judge, accuracies
+from leanformer.search.judge import Judge, Verdict, accuracies
 from leanformer.search.parts import split
 from leanformer.search.plan import Plan, space_of
 from leanformer.search.target import Target, seconds_of
@@ -73,10 +73,10 @@ def test_a_plan_is_the_same_after_json():
 def test_every_plan_of_the_search_keeps_its_budget_and_can_be_built(explorer):
     whole = explorer.costs.predict(Plan(SIZE))
     draw = random.Random(0)
-    direction, size = {}, SIZE
+    direction = Direction(SIZE)
     for _ in range(30):
-        direction, size = Variation(explorer.space).of((direction, size), (direction, size), draw)
-        plan = explorer.within(0.7 * whole, direction, size)
+        direction = varied(direction, explorer.space, draw)
+        plan = explorer.within(0.7 * whole, direction)
         if plan is not None:
             assert explorer.costs.predict(plan) <= 0.7 * whole
             plan.build(backbone("vit"))  # no two methods claim one slot
@@ -162,20 +162,57 @@ def test_a_folder_given_as_a_path_is_judged_on_its_validation_split(tmp_path):
     assert len(split(tmp_path).judging) == len(split(str(tmp_path)).judging) == 6
 
 
-def test_merging_one_number_of_tokens_a_block_is_among_the_first_plans(explorer):
-    shares = equal_counts((0, 1, 2, 3), left=0.2)
-    left = [100.0]
-    for weight in shares.values():
-        left.append(left[-1] * (1 - 0.5 * weight))
-    gone = [before - after for before, after in pairwise(left)]
-    assert max(gone) < 1.5 * min(gone)  # the shares differ by more than twice
-    assert {"tome": equal_counts((0, 1, 2, 3))} in [direction for direction, _ in starts(explorer.space)]
+def test_merging_one_number_of_tokens_a_block_is_among_the_first_plans_at_every_strength(explorer):
+    (direction,) = (
+        each
+        for each in starts(explorer.space)
+        if each == Direction(SIZE, {"tome": dict.fromkeys(range(4), 1.0)}, counted=True)
+    )
+    for strength in (0.2, 0.4):
+        left = [100.0]
+        for share in explorer.at_strength(direction, strength).of_method("tome").values():
+            left.append(left[-1] * (1 - share))
+        assert len(left) == 5
+        assert [before - after for before, after in pairwise(left)] == pytest.approx([50 * strength] * 4, abs=0.2)
+
+
+def test_every_plan_made_by_hand_is_judged_and_none_is_better_than_what_is_found(explorer):
+    budget = explorer.costs.predict(Plan(SIZE)) / 1.5
+    hand = {explorer.within(budget, direction) for direction in starts(explorer.space)} - {None}
+    found = explorer.best(budget, evaluations=2 * len(hand))
+    assert hand <= explorer.judge.known.keys()
+    assert not found[0].verdict.worse_than(min((explorer.judge(plan) for plan in hand), key=lambda v: v.loss), 1.5)
+
+
+def test_what_comes_in_steps_keeps_its_share_beside_what_follows_the_budget(explorer):
+    weights = {"tome": dict.fromkeys(range(4), 1.0), "repa": {1: 0.4, 2: 1.0}}
+    for strength in (0.1, 0.5):
+        plan = explorer.at_strength(Direction(SIZE, weights), strength)
+        assert plan.of_method("repa") == {1: 0.25, 2: 0.75}
+        assert plan.of_method("tome") == dict.fromkeys(range(4), 0.5 * strength)
+
+
+def test_a_plan_that_is_worse_by_chance_alone_goes_on():
+    noise = [0.0, 0.6, 0.1, 0.5]
+    assert not Verdict([0.1, 0.4, 0.3, 0.5], noise).worse_than(Verdict(noise, noise), 1.5)
+    assert Verdict([0.1, 0.71, 0.2, 0.61], noise).worse_than(Verdict(noise, noise), 1.5)
+
+
+def test_no_image_is_looked_at_twice(explorer, monkeypatch):
+    plan = Plan.of(SIZE, {"tome": {1: 0.25}})
+    few = explorer.judge(plan, 8)
+    seen, compared = [], explorer.judge._compared
+    monkeypatch.setattr(explorer.judge, "_compared", lambda *given: seen.append(given[2:]) or compared(*given))
+    every = explorer.judge(plan)
+    assert seen == [(8, 16)]
+    assert every.losses[:8] == few.losses
+    assert every.loss == pytest.approx(explorer.judge.verdict(plan.build(explorer.judge.teacher), SIZE).loss, abs=1e-4)
 
 
 def test_a_direction_of_small_weights_reaches_what_its_method_offers(explorer):
-    plan = explorer.within(0.0, {"tome": {1: 1.0, 2: 0.25}}, SIZE)
-    assert plan is None
-    assert explorer.at_strength({"tome": {1: 1.0, 2: 0.25}}, SIZE, 4.0).of_method("tome") == {1: 0.5, 2: 0.5}
+    direction = Direction(SIZE, {"tome": {1: 1.0, 2: 0.25}})
+    assert explorer.within(0.0, direction) is None
+    assert explorer.at_strength(direction, 4.0).of_method("tome") == {1: 0.5, 2: 0.5}
 
 
 def test_plans_of_several_families_are_among_those_found(explorer):
@@ -187,17 +224,16 @@ def test_a_second_search_starts_from_what_the_first_has_found(explorer):
     whole = explorer.costs.predict(Plan(SIZE))
     explorer.best(whole / 1.3, evaluations=12)
     best = explorer.directions[0]
-    told = []
-    explorer.best(whole / 1.5, evaluations=1, told=told.append)
-    assert told[0].plan == explorer.within(whole / 1.5, *best)
+    explorer.best(whole / 1.5, evaluations=1)
+    assert explorer.within(whole / 1.5, best) in explorer.judge.known
 
 
 def test_a_family_that_was_timed_slower_than_predicted_must_do_more_for_the_same_budget(explorer):
     budget = explorer.costs.predict(Plan(SIZE)) / 1.3
-    direction = {"tome": dict.fromkeys(range(4), 1.0)}
-    before = explorer.within(budget, direction, SIZE)
+    direction = Direction(SIZE, {"tome": dict.fromkeys(range(4), 1.0)})
+    before = explorer.within(budget, direction)
     explorer.learn(before, 1.1 * explorer.costs.predict(before))
-    after = explorer.within(budget, direction, SIZE)
+    after = explorer.within(budget, direction)
     assert 1.1 * explorer.costs.predict(after) <= budget < 1.1 * explorer.costs.predict(before)
 
 

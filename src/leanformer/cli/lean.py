@@ -65,7 +65,7 @@ def lean(
         methods: Only these methods, by name; all that serve the model by default.
         sizes: Whether smaller images are among the choices.
         images: Images on which plans are compared.
-        plans: How many plans are tried; 160 on a CPU, 800 on a GPU by default.
+        plans: How many plans are tried; 240 on a CPU, 800 on a GPU by default.
         epochs: Epochs of distillation; 10 by default.
         minutes: Minutes of distillation instead of epochs.
         train: Distil the plan that was chosen; --no-train leaves it as calibrated.

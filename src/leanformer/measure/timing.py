@@ -95,6 +95,7 @@ def interleave(
     repeats: int = 7,
     seconds: float | None = None,
     ready: Callable[[], None] | None = None,
+    turned: Callable[[], None] = lambda: None,
 ) -> dict[Key, Timing]:
     """Time all candidates in turn, several times over, after a warm-up of each.
 
@@ -104,6 +105,7 @@ def interleave(
         repeats: how often each candidate has its turn.
         seconds: how long a turn runs at least; by default SAMPLE_SECONDS of the device.
         ready: called once everything is compiled and only the timing is left.
+        turned: called when each has had one more turn.
 
     >>> timings = interleave({"a": lambda: sum(range(100))}, torch.device("cpu"), repeats=3)
     >>> len(timings["a"].repeats)
@@ -122,6 +124,7 @@ def interleave(
             calls, total = time_calls(candidates[name], counts[name], device)
             timings[name].repeats.append(total / counts[name])
             timings[name].calls += calls
+        turned()
     return timings
 
 

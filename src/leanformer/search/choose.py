@@ -5,7 +5,6 @@ set right and the search is asked again. Where the plan is to be trained, the be
 before one is taken.
 """
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ class Chooser:
         until = time.monotonic() + 60 * self.options.minutes_of_search
         for turn in range(ROUNDS):
             found = self.searched(budget, self.options.evaluations // (4 if turn else 1), until)
-            new = self._timed(self._worth_timing(found))
+            new = self._timed(self.explorer.champions(found)[:TRIED] if self.trials else found[:TIMED])
             tries += [each for each in new if each["plan"] not in [known["plan"] for known in tries]]
             if not new or _close(tries, budget):
                 break
@@ -110,33 +109,20 @@ class Chooser:
             evaluations: how long to search; see `Explorer.best`.
             until: when to stop all the same, on the monotonic clock.
         """
-        best = math.inf
 
-        def tell(candidate: Candidate) -> None:
-            nonlocal best
-            if candidate.loss < best:
-                best = candidate.loss
-                self.progress.say(f"agreement {candidate.verdict.agreement:.1f}%: {candidate.plan}")
+        def tell(best: Candidate) -> None:
+            self.progress.say(f"agreement {best.verdict.agreement:.1f}%: {best.plan}")
 
         with self.progress.step(f"searching plans of {budget * 1e3:.3g} ms a batch", evaluations) as done:
             stop = lambda: time.monotonic() > until  # noqa: E731
             return self.explorer.best(budget, max(1, evaluations), tell, stop, done)
 
-    def _worth_timing(self, found: list[Candidate]) -> list[Candidate]:
-        """The best plans, or the best of each family where a trial decides between them."""
-        if not self.trials:
-            return found[:TIMED]
-        champions: dict[tuple[str, ...], Candidate] = {}
-        for each in found:
-            champions.setdefault(self.explorer.family(each.plan), each)
-        return list(champions.values())[:TRIED]
-
     def _timed(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
         if not candidates:
             return []
-        with self.progress.step(f"timing the best {len(candidates)}"):
-            models = {each.plan: fold(each.plan.build(self.teacher.cpu())) for each in candidates}
-            timed = self.clock.models({None: fold(apply(self.teacher)), **models})
+        models = {each.plan: fold(each.plan.build(self.teacher.cpu())) for each in candidates}
+        with self.progress.step(f"timing the best {len(candidates)}", len(models) + 1 + self.clock.repeats) as done:
+            timed = self.clock.models({None: fold(apply(self.teacher)), **models}, done)
         self.teacher.to(self.explorer.judge.device)
         rows = []
         for each in candidates:
@@ -204,11 +190,7 @@ def _close(tries: list[dict[str, Any]], budget: float) -> bool:
 
 
 def told(candidate: Candidate) -> dict[str, Any]:
-    """A candidate as plan.json has it.
-
-    Args:
-        candidate: a plan with what it costs and loses.
-    """
+    """A candidate as plan.json has it."""
     verdict = candidate.verdict
     return {
         "plan": candidate.plan.to_json(), "predicted": candidate.seconds, "loss": verdict.loss,

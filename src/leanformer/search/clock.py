@@ -86,21 +86,21 @@ class Clock:
 
         Args:
             models: fused models by any name.
-            done: called when one more of them is ready to be timed.
+            done: called when one more of them is ready to be timed, and when all have had one more turn.
         """
         with tempfile.TemporaryDirectory() as folder:
             calls = {}
             for name, model in models.items():
                 calls[name] = self.whole(model, Path(folder))
                 done()
-            return interleave(calls, self.place.device, self.repeats)
+            return interleave(calls, self.place.device, self.repeats, turned=done)
 
     def parts(self, parts: Mapping[Any, Part], done: Callable[[], None] = lambda: None) -> dict[Any, float]:
         """Seconds a batch of each part, timed in turn.
 
         Args:
             parts: parts by any name.
-            done: called when one more of them is ready to be timed.
+            done: called when one more of them is ready to be timed, and when all have had one more turn.
         """
         families = [part.family for part in parts.values()]
         with tempfile.TemporaryDirectory() as folder, _many_graphs():
@@ -109,7 +109,7 @@ class Clock:
                 calls[name] = self.part(part, families.count(part.family) > 1, Path(folder))
                 calls[name]()  # compiled now
                 done()
-            timed = interleave(calls, self.place.device, self.repeats, seconds=SAMPLE)
+            timed = interleave(calls, self.place.device, self.repeats, SAMPLE, turned=done)
         return {name: timing.median for name, timing in timed.items()}
 
     def images(self, model: nn.Module) -> Tensor:
@@ -184,8 +184,8 @@ class MacsClock(Clock):
     """MACs of what was counted before, by its structure."""
 
     def models(self, models: Mapping[Any, nn.Module], done: Callable[[], None] = lambda: None) -> dict[Any, Timing]:
-        sizes = {name: tuple(input_of(model)["input_size"]) for name, model in models.items()}
-        return {name: Timing([self._seconds(model, sizes[name])] * self.repeats) for name, model in models.items()}
+        seconds = {name: self._seconds(model, tuple(input_of(model)["input_size"])) for name, model in models.items()}
+        return {name: Timing([each] * self.repeats) for name, each in seconds.items()}
 
     def parts(self, parts: Mapping[Any, Part], done: Callable[[], None] = lambda: None) -> dict[Any, float]:
         return {name: self._seconds(part.module, tuple(part.x.shape[1:])) for name, part in parts.items()}

@@ -100,16 +100,10 @@ def tokens_by_block(plan: Plan, tokens: Sequence[int], prefix: int) -> list[tupl
         tokens: tokens into each block of the unchanged model at the plan's size.
         prefix: how many of them are no patches.
 
-    >>> tokens_by_block(Plan((32, 32), (("tome", ((1, 0.25),)),)), [17, 17, 17], 1)
-    [(17, 17), (17, 13), (13, 13)]
+    >>> tokens_by_block(Plan((32, 32)), [17, 17, 17], 1)
+    [(17, 17), (17, 17), (17, 17)]
     """
-    reducing = {
-        block: (name, share)
-        for name, shares in plan.shares
-        for block, share in shares
-        if METHODS[name].acts_on == "tokens"
-    }
-    counts, gone = [], 0
+    reducing, counts, gone = plan.acting_on("tokens"), [], 0
     for block, full in enumerate(tokens):
         before = full - gone
         behind = before

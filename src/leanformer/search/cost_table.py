@@ -5,6 +5,7 @@ tokens takes beyond that is found from pairs of blocks: both reducing, and only 
 """
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def measure_costs(
         teacher: the unchanged model.
         space: what the search may choose from.
         clock: of the device, batch, dtype and runtime.
-        done: told how many of how many parts are ready.
+        done: told how many of how many pieces of work are done.
     """
     own = space.sizes[0]
     costs = Costs(prefix=_prefix(teacher))
@@ -43,7 +44,7 @@ def measure_costs(
         nonlocal ready
         ready += 1
         if done is not None:
-            done(ready, len(parts))
+            done(ready, len(parts) + clock.repeats)
 
     seconds = clock.parts(parts, one_more)
     for key in sorted(key for key in parts if key[0] == "half"):
@@ -63,7 +64,7 @@ def _halves(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dic
         blocks = list(blocks_of(model).values())
         for kind in sorted(set(costs.kinds)):
             first = costs.kinds.index(kind)
-            half = _Half(blocks[first], slot)
+            half = _half(blocks[first], slot)
             for tokens in _counts(blocks[first], costs.tokens[space.sizes[0]][first], space, clock):
                 x = _example(blocks[first], tokens, clock.place)
                 found["half", slot, kind, variant, tokens] = Part(half, x, (slot, kind, variant))
@@ -98,7 +99,8 @@ def _pairs(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict
             shares = {last - 1: REDUCED_BY, **({last: REDUCED_BY} if both else {})}
             reduced = fold(apply(teacher, METHODS[name].with_shares(shares)))
             blocks = list(blocks_of(reduced).values())[last - 1 : last + 1]
-            pair = clock.form(_Pair(blocks).to(clock.place.device, clock.place.dtype).eval())
+            pair = nn.Sequential(OrderedDict(blocks=nn.Sequential(*blocks)))  # as a model holds them
+            pair = clock.form(pair.to(clock.place.device, clock.place.dtype).eval())
             for tokens in _reduced_at(costs.tokens[space.sizes[0]][last]):
                 # the number of pairs that merge is worked out in Python: each count is a program of its own
                 found["pair", name, tokens, both] = Part(pair, _example(blocks[0], tokens, clock.place), (tokens,))
@@ -128,27 +130,10 @@ def _reduced_at(tokens: int) -> list[int]:
     return sorted({max(4, round(share * tokens)) for share in REDUCED_AT})
 
 
-class _Half(nn.Module):
+def _half(block: Block, slot: str) -> nn.Module:
     """One half of a block as it runs: what comes before the MLP, or the MLP."""
-
-    def __init__(self, block: Block, slot: str):
-        super().__init__()
-        self.pre = block.pre if slot == "mix" else nn.Identity()
-        self.slot = getattr(block, slot)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.slot(self.pre(x))
-
-
-class _Pair(nn.Module):
-    """Two blocks that follow each other, as a model holds them."""
-
-    def __init__(self, blocks: Sequence[nn.Module]):
-        super().__init__()
-        self.blocks = nn.Sequential(*blocks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.blocks(x)
+    pre = block.pre if slot == "mix" else nn.Identity()
+    return nn.Sequential(OrderedDict(pre=pre, slot=getattr(block, slot)))
 
 
 def _kinds(blocks: Sequence[Block], tokens: Sequence[int]) -> list[int]:

@@ -3,24 +3,26 @@
 A plan is a direction (which blocks, which methods, which size) and a strength. The strength follows from the budget:
 it is the least at which the predicted time is met, found by bisection. What varies is the direction.
 
-Plans race: each is judged on a few images, the better ones on more, the best on all. The pool that new plans come from
-keeps the best of every family (the set of methods, at the model's own size or at a smaller one).
+Plans race: all that people make by hand are looked at first, and each goes on to more images for as long as it is not
+worse than the best one, image by image, by more than chance. So nothing that comes out is worse than what is made by
+hand. The pool that new plans come from keeps the best of every family (the set of methods, at the model's own size or
+at a smaller one).
 """
 
 import random
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .cost import Costs
-from .directions import Direction, Variation, starts
+from .directions import Direction, starts, varied
 from .judge import Judge, Verdict
 from .plan import Plan, Space
 
 FIRST = 4
 """The first look at a plan takes this part of the `few` images."""
-PROMOTED = 0.35
-"""Share of the plans seen so far among which one must be at the first look to be judged on `few` images."""
+ERRORS_BY_HAND, ERRORS_NEW = 1.5, 0.5
+"""A plan is given up when it is worse than the best by so many standard errors: one made by hand, and a new one."""
 STRONGEST = 4.0
 """The highest strength: a block with a quarter of the largest weight has then all that its method offers."""
 POOL, FINAL, FAMILIES = 24, 6, 4
@@ -29,11 +31,12 @@ POOL, FINAL, FAMILIES = 24, 6, 4
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan within the budget, what it costs and what it loses."""
+    """A plan within the budget, what it costs, what it loses, and the direction that it came from."""
 
     plan: Plan
     seconds: float
     verdict: Verdict
+    direction: Direction | None = field(default=None, compare=False)
 
     @property
     def loss(self) -> float:
@@ -50,9 +53,10 @@ class Explorer:
         judge: what they lose.
         few: images on which a promising plan is judged; the best ones are judged on all.
         seed: of the search.
-        seen: every plan that was judged on `few` images or more.
+        looked_at: plan → images that it was judged on here; a resumed search counts what it has read as well.
         directions: those of the last search's pool, the best first; the next search starts from them as well.
         ratios: family → measured over predicted time of its plans that were timed.
+        timed: what these plans take.
     """
 
     space: Space
@@ -60,60 +64,60 @@ class Explorer:
     judge: Judge
     few: int = 64
     seed: int = 0
-    seen: dict[Plan, Candidate] = field(default_factory=dict)
-    directions: list[tuple[Direction, tuple[int, int]]] = field(default_factory=list)
+    looked_at: dict[Plan, int] = field(default_factory=dict)
+    directions: list[Direction] = field(default_factory=list)
     ratios: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
+    timed: dict[Plan, float] = field(default_factory=dict)
 
     def predict(self, plan: Plan) -> float:
-        """Seconds a batch of a plan: as the table of costs has it, set right by plans of its family that were timed.
+        """Seconds a batch of a plan: as timed, or as the table of costs has it, set right by timed plans of its family.
 
         Args:
             plan: what is changed.
         """
+        if plan in self.timed:
+            return self.timed[plan]
         every = [ratio for ratios in self.ratios.values() for ratio in ratios]
         known = self.ratios.get(self.family(plan)) or every or [1.0]
         return statistics.median(known) * self.costs.predict(plan)
 
     def learn(self, plan: Plan, measured: float) -> None:
-        """Take note of what a plan really takes.
-
-        Args:
-            plan: what is changed.
-            measured: seconds a batch.
-        """
+        """Take note of the seconds a batch that a plan really takes."""
+        self.timed[plan] = measured
         self.ratios.setdefault(self.family(plan), []).append(measured / self.costs.predict(plan))
 
-    def within(self, budget: float, direction: Direction, size: tuple[int, int]) -> Plan | None:
-        """The gentlest plan of this direction and size that is predicted to take at most `budget` seconds.
+    def within(self, budget: float, direction: Direction) -> Plan | None:
+        """The gentlest plan of this direction that is predicted to take at most `budget` seconds.
 
         Args:
             budget: seconds a batch.
-            direction: which methods act where, in proportion to each other.
-            size: of the images.
+            direction: which methods act where, in proportion to each other, and at which size.
         """
-        if self.predict(Plan(size)) <= budget:
-            return Plan(size)
         low, high = 0.0, STRONGEST
-        strongest = self.at_strength(direction, size, high)
-        if self.predict(strongest) > budget:
+        gentlest = self.at_strength(direction, low)
+        if self.predict(gentlest) <= budget:
+            return gentlest
+        if self.predict(self.at_strength(direction, high)) > budget:
             return None
         for _ in range(14):
             middle = (low + high) / 2
-            fits = self.predict(self.at_strength(direction, size, middle)) <= budget
+            fits = self.predict(self.at_strength(direction, middle)) <= budget
             low, high = (low, middle) if fits else (middle, high)
-        return self.at_strength(direction, size, high)
+        return self.at_strength(direction, high)
 
-    def at_strength(self, direction: Direction, size: tuple[int, int], strength: float) -> Plan:
+    def at_strength(self, direction: Direction, strength: float) -> Plan:
         """Each weight as a share: what a method offers at most, times the strength; steps are rounded to."""
         shares: dict[str, dict[int, float]] = {}
-        for name, weights in direction.items():
-            offered = self.space.choices[name]
-            for block, weight in weights.items():
-                share = min(1.0, strength * weight) * offered.most
-                if offered.steps is not None:
-                    share = max((step for step in (0.0, *offered.steps) if step <= share + 1e-9), default=0.0)
-                shares.setdefault(name, {})[block] = share
-        return Plan.of(size, self.space.without_clashes(shares))
+        scaled = self.space.following_the_budget(direction.weights)
+        for name, weights in direction.weights.items():
+            offered, times = self.space.choices[name], strength if name in scaled else 1.0
+            wanted = {block: min(1.0, times * weight) * offered.most for block, weight in weights.items()}
+            if offered.steps is None:
+                shares[name] = direction.shares(wanted, offered.most)
+            else:
+                steps = (0.0, *offered.steps)
+                shares[name] = {b: max(step for step in steps if step <= w + 1e-9) for b, w in wanted.items()}
+        return Plan.of(direction.size, self.space.without_clashes(shares))
 
     def best(
         self,
@@ -128,27 +132,25 @@ class Explorer:
         Args:
             budget: seconds a batch.
             evaluations: how many plans could be judged on `few` images for what this search may cost.
-            told: called with every candidate that was judged on `few` images.
+            told: called with every plan that is the best so far.
             stop: asked between plans; True ends the search with what is there.
             done: told how many evaluations' worth of images have been looked at.
         """
         race = _Race(self, budget, evaluations, told, stop, done)
-        race.run([*self.directions, *self._shuffled(race.draw)], share=0.5)
-        variation = Variation(self.space)
+        fitted = {name for name, offered in self.space.choices.items() if offered.fitted}  # last: fitting takes long
+        made_by_hand = sorted(
+            starts(self.space), key=lambda start: (bool(fitted & {*start.weights}), race.draw.random())
+        )
+        race.begin([*self.directions, *made_by_hand])
         idle = 0
         while race.pool and race.open() and idle < 200:
-            parent, other = race.parents()
-            idle = 0 if race.consider(*variation.of(parent, other, race.draw)) else idle + 1
-        self.directions = [(entry.direction, entry.size) for entry in race.pool]
-        final = [
-            Candidate(e.candidate.plan, e.candidate.seconds, self.judge(e.candidate.plan)) for e in race.finalists()
-        ]
-        self.seen |= {each.plan: each for each in final}
-        return sorted(final, key=lambda each: each.loss)
+            idle = 0 if race.consider(varied(race.parent(), self.space, race.draw)) else idle + 1
+        self.directions = [each.direction for each in race.pool if each.direction is not None]
+        return sorted(race.finalists(), key=lambda each: each.loss)
 
     def fastest(self) -> Plan:
         """The plan that is predicted to be the fastest of all that people make by hand."""
-        strongest = (self.at_strength(direction, size, STRONGEST) for direction, size in starts(self.space))
+        strongest = (self.at_strength(direction, STRONGEST) for direction in starts(self.space))
         return min(strongest, key=self.predict)
 
     def family(self, plan: Plan) -> tuple[str, ...]:
@@ -156,91 +158,109 @@ class Explorer:
         smaller = ("fewer pixels",) if plan.size != self.space.sizes[0] else ()
         return (*(name for name, _ in plan.shares), *smaller)
 
-    def _shuffled(self, draw: random.Random) -> list[tuple[Direction, tuple[int, int]]]:
-        return sorted(starts(self.space), key=lambda start: draw.random())
+    def candidates(self) -> list[Candidate]:
+        """Every plan that was judged on `few` images or more, the best first."""
+        seen = {plan: len(losses) for plan, (losses, _) in self.judge.known.items()}
+        many = min(self.few, max(seen.values(), default=0))
+        found = [Candidate(p, self.predict(p), self.judge(p, n)) for p, n in seen.items() if n >= many > 0]
+        return sorted(found, key=lambda each: each.loss)
+
+    def champions(self, ordered: Iterable[Candidate]) -> list[Candidate]:
+        """The first of each family, of candidates in order."""
+        best: dict[tuple[str, ...], Candidate] = {}
+        for each in ordered:
+            best.setdefault(self.family(each.plan), each)
+        return list(best.values())
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A candidate of the pool and the direction that it came from."""
-
-    candidate: Candidate
-    direction: Direction
-    size: tuple[int, int]
-
-
+@dataclass
 class _Race:
-    """One search within one budget: what was tried, and the pool of the best."""
+    """One search within one budget: what was tried, and the pool of the best; the rest as in `Explorer.best`."""
 
-    def __init__(
-        self,
-        explorer: Explorer,
-        budget: float,
-        evaluations: int,
-        told: Callable[[Candidate], None],
-        stop: Callable[[], bool],
-        done: Callable[[int], None],
-    ):
-        self.explorer, self.budget = explorer, budget
-        self.told, self.stop, self.done = told, stop, done
-        self.draw = random.Random(f"{explorer.seed} {budget}")
-        self.images = evaluations * explorer.few
-        self.looked = 0
-        self.tried: set[Plan] = set()
-        self.first_looks: list[float] = []
-        self.pool: list[_Entry] = []
+    explorer: Explorer
+    budget: float
+    evaluations: int
+    told: Callable[[Candidate], None]
+    stop: Callable[[], bool]
+    done: Callable[[int], None]
+    looked: int = 0
+    tried: set[Plan] = field(default_factory=set)
+    pool: list[Candidate] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(f"{self.explorer.seed} {self.budget}")
+        self.every = len(self.explorer.judge.answers)
+        self.few = min(self.explorer.few, self.every)
+        self.first = max(1, self.few // FIRST)
 
     def open(self, share: float = 1.0) -> bool:
-        """Whether there are images left to look at."""
-        return self.looked < share * self.images and not self.stop()
+        """Whether there are images left of this share, beside those that the best of the families need at the end."""
+        kept = FAMILIES * (self.every - self.few)
+        return self.looked + kept < share * self.evaluations * self.explorer.few and not self.stop()
 
-    def run(self, given: Iterable[tuple[Direction, tuple[int, int]]], share: float) -> None:
-        """Consider all of these, or as many as this share of the images is enough for."""
-        for direction, size in given:
-            if not self.open(share):
+    def begin(self, given: Iterable[Direction]) -> None:
+        """A first look at all of these, or as many as half of the images are for; then they race, the best first."""
+        plans: dict[Plan, Direction] = {}
+        for direction in given:
+            if plans and not self.open(0.5):
                 break
-            self.consider(direction, size)
+            plan = self.explorer.within(self.budget, direction)
+            if plan is not None and plan not in plans:
+                plans[plan] = direction
+                self._look(plan, self.first)
+        self.tried |= plans.keys()
+        for plan in sorted(plans, key=lambda plan: self._look(plan, self.first).loss):
+            families = {self.explorer.family(each.plan) for each in self.pool}
+            if self.open() or not (len(families) == FAMILIES or self.explorer.family(plan) in families):
+                self._race(plan, plans[plan], ERRORS_BY_HAND)
 
-    def consider(self, direction: Direction, size: tuple[int, int]) -> bool:
+    def consider(self, direction: Direction) -> bool:
         """Judge the plan of a direction and, if it is good, take it into the pool; False where it was known."""
-        explorer = self.explorer
-        plan = explorer.within(self.budget, direction, size)
+        plan = self.explorer.within(self.budget, direction)
         if plan is None or plan in self.tried:
             return False
         self.tried.add(plan)
-        loss = self._look(plan, max(1, explorer.few // FIRST)).loss
-        self.first_looks = sorted([*self.first_looks, loss])
-        if self.first_looks.index(loss) > max(FINAL, PROMOTED * len(self.first_looks)):
-            return True
-        candidate = Candidate(plan, explorer.predict(plan), self._look(plan, explorer.few))
-        explorer.seen[plan] = candidate
-        self.pool = self._trimmed([*self.pool, _Entry(candidate, direction, size)])
-        self.told(candidate)
+        self._race(plan, direction, ERRORS_NEW)
         return True
 
-    def parents(self) -> tuple[tuple[Direction, tuple[int, int]], tuple[Direction, tuple[int, int]]]:
-        """One direction of the pool, the better the likelier, and any other."""
-        one = self.pool[min(int(self.draw.expovariate(0.25)), len(self.pool) - 1)]
-        other = self.draw.choice(self.pool)
-        return (one.direction, one.size), (other.direction, other.size)
+    def parent(self) -> Direction:
+        """A direction of the pool, the better the likelier."""
+        direction = self.pool[min(int(self.draw.expovariate(0.25)), len(self.pool) - 1)].direction
+        assert direction is not None
+        return direction
 
-    def finalists(self) -> list[_Entry]:
-        """The best of the pool, and the best of the best families."""
+    def finalists(self) -> list[Candidate]:
+        """The best of the pool, and the best of the best families, judged on all images."""
         chosen = self.pool[:FINAL]
-        return [*chosen, *(entry for entry in self._champions(self.pool)[:FAMILIES] if entry not in chosen)]
+        chosen += [each for each in self.explorer.champions(self.pool)[:FAMILIES] if each not in chosen]
+        return [replace(each, verdict=self._look(each.plan, self.every)) for each in chosen]
+
+    def _race(self, plan: Plan, direction: Direction, errors: float) -> None:
+        """Judge a plan on more and more images, for as long as it may be the best; the first of a family on `few`."""
+        family = self.explorer.family(plan)
+        known = family in map(self.explorer.family, (each.plan for each in self.pool))
+        if known and self._beaten(self._look(plan, self.first), errors):
+            return
+        verdict = self._look(plan, self.few)
+        if not self._beaten(verdict, errors):
+            verdict = self._look(plan, self.every)
+        candidate = Candidate(plan, self.explorer.predict(plan), verdict, direction)
+        self.pool = self._trimmed([*self.pool, candidate])
+        if self.pool[0] is candidate:
+            self.told(candidate)
+
+    def _beaten(self, verdict: Verdict, errors: float) -> bool:
+        return bool(self.pool) and verdict.worse_than(self.pool[0].verdict, errors)
 
     def _look(self, plan: Plan, images: int) -> Verdict:
-        self.looked += images
+        verdict, before = self.explorer.judge(plan, images), self.explorer.looked_at.get(plan, 0)
+        self.looked += max(0, images - before)
+        self.explorer.looked_at[plan] = max(images, before)
         self.done(self.looked // self.explorer.few)
-        return self.explorer.judge(plan, images)
+        return verdict
 
-    def _trimmed(self, entries: list[_Entry]) -> list[_Entry]:
-        ordered = sorted(entries, key=lambda entry: entry.candidate.loss)
-        champions = self._champions(ordered)
-        return [entry for index, entry in enumerate(ordered) if index < POOL or entry in champions]
-
-    def _champions(self, ordered: list[_Entry]) -> list[_Entry]:
-        best: dict[tuple[str, ...], _Entry] = {}
-        for entry in ordered:
-            best.setdefault(self.explorer.family(entry.candidate.plan), entry)
-        return list(best.values())
+    def _trimmed(self, candidates: list[Candidate]) -> list[Candidate]:
+        """The best first: those that were beaten on few images behind those judged on all."""
+        ordered = sorted(candidates, key=lambda each: (-each.verdict.images, each.loss))
+        champions = self.explorer.champions(ordered)
+        return [each for index, each in enumerate(ordered) if index < POOL or each in champions]

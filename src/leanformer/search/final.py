@@ -1,5 +1,6 @@
 """The end of the job: teacher and lean model timed side by side once more, and judged on images nobody has seen."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ class Finish:
     clock: Clock
     options: Options
 
-    def __call__(self, plan: Plan, model: nn.Module, target: Target, budget: float) -> dict[str, Any]:
+    def __call__(
+        self, plan: Plan, model: nn.Module, target: Target, budget: float, done: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
         """Speed, agreement, accuracy where there are labels, and whether the target is met.
 
         Args:
@@ -43,17 +46,18 @@ class Finish:
             model: the lean model, fused.
             target: what was asked for.
             budget: seconds a batch that this comes to.
+            done: called when a model is ready, has had a turn or is judged: four times and once a turn.
         """
         own = fuse(apply(self.teacher.cpu()), verify=False)
-        timed = self.clock.models({"teacher": own, "lean": model})
+        timed = self.clock.models({"teacher": own, "lean": model}, done)
         speedup, spread = timed["lean"].speedup(timed["teacher"])
         final: dict[str, Any] = {
             "seconds": timed["lean"].median, "teacher_seconds": timed["teacher"].median, "speedup": speedup,
-            "spread": spread, **self._judged(plan, model),
+            "spread": spread, **self._judged(plan, model, done),
         }  # fmt: skip
         return {**final, "met": met(target, final, budget)}
 
-    def _judged(self, plan: Plan, model: nn.Module) -> dict[str, Any]:
+    def _judged(self, plan: Plan, model: nn.Module, done: Callable[[], None]) -> dict[str, Any]:
         """Agreement with the teacher on the images kept apart, and accuracies where there are labels."""
         device, judging = str(self.options.place.device), self.parts.judging
         images = min(len(judging), self.options.judging)
@@ -65,7 +69,9 @@ class Finish:
         judge = Judge(self.teacher.to(device), self.space, view)
         verdict = judge.verdict(model.to(device), plan.size)
         found = {"agreement": verdict.agreement, "images": verdict.images, "drop": 100 - verdict.agreement}
+        done()
         found |= accuracies(self.teacher, model, self.parts.training, judging, device)
+        done()
         model.cpu()
         return found
 

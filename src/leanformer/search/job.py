@@ -20,7 +20,7 @@ from .cost_table import measure_costs
 from .distil import Distiller
 from .explore import Explorer
 from .final import Finish
-from .judge import Judge, Verdict
+from .judge import Judge
 from .outcome import Lean
 from .parts import Parts
 from .plan import Plan, space_of
@@ -78,8 +78,8 @@ class Job:
         if "costs" in self.entries:
             return Costs.from_json(self.entries["costs"])
         ends = dict.fromkeys((self.space.sizes[0], self.space.sizes[-1]))
-        with self.progress.step("timing the model as it is"):
-            timed = self.clock.models({size: fold(Plan(size).build(self.teacher)) for size in ends})
+        with self.progress.step("timing the model as it is", len(ends) + self.clock.repeats) as done:
+            timed = self.clock.models({size: fold(Plan(size).build(self.teacher)) for size in ends}, done)
         own = timed[self.space.sizes[0]]
         with self.progress.step("timing its parts", 100) as done:
             costs = measure_costs(self.teacher, self.space, self.clock, lambda now, of: done(round(100 * now / of)))
@@ -104,11 +104,9 @@ class Job:
             else:
                 self._choose_each(explorer)
         finally:
-            seen = sorted(explorer.seen.values(), key=lambda each: each.loss)
-            self.entries["candidates"] = [told(each) for each in seen]
+            self.entries["candidates"] = [told(each) for each in explorer.candidates()]
             self.entries["judged"] = [
-                [plan.to_json(), images, verdict.loss, verdict.agreement]
-                for (plan, images), verdict in judge.known.items()
+                [plan.to_json(), *(" ".join(map(str, given)) for given in found)] for plan, found in judge.known.items()
             ]
             self.record.keep()
 
@@ -130,10 +128,10 @@ class Job:
         seconds = self.entries["teacher"]["seconds"]
         found: dict[str, list[dict[str, Any]]] = {}
         for name in shareable(self.space):
-            alone = Explorer(self.space.only(name), explorer.costs, explorer.judge, explorer.few, explorer.seed)
+            space = dataclasses.replace(self.space, choices={name: self.space.choices[name]})
+            alone = Explorer(space, explorer.costs, explorer.judge, explorer.few, explorer.seed)
             chooser = self._chooser(alone, trials=False)
             found[name] = [chooser.within(target.budget(seconds), {}) for target, _ in self.points]
-            explorer.seen |= alone.seen
         best = min(found, key=lambda name: sum(each["loss"] for each in found[name]))
         for (_, entries), chosen in zip(self.points, found[best], strict=True):
             entries["chosen"] = chosen
@@ -150,8 +148,7 @@ class Job:
             return self.distiller.view(Plan(size).build(self.teacher))
 
         judge = Judge(self.teacher.to(self.options.place.device), self.space, images)
-        for plan, seen, loss, agreement in self.entries.get("judged", []):
-            judge.known[Plan.from_json(plan), seen] = Verdict(loss, agreement, seen)
+        judge.read_json(self.entries.get("judged", []))
         return judge
 
     def _plan(self, index: int) -> Plan:
@@ -198,9 +195,9 @@ class Job:
             model = load(file, fast=False).eval()
         else:
             model = fuse(student.cpu(), verify=bool(plan.shares))
-            with self.progress.step("timing and judging the result"):
+            with self.progress.step("timing and judging the result", 4 + self.clock.repeats) as done:
                 budget = target.budget(self.entries["teacher"]["seconds"])
-                final = self.finish(plan, model, target, budget)
+                final = self.finish(plan, model, target, budget, done)
             if file is not None:
                 save(model, file)
             entries["final"] = {**final, "took": time.perf_counter() - self.began}
@@ -225,10 +222,7 @@ class Job:
             self._write_page(shown, target)
         if self.options.target.curve is None:
             return shown
-        met = all(each.met for each in results)
-        return Lean(
-            shown.model, shown.plan, shown.speedup, met, self.entries, self.folder, shown.files, tuple(results)
-        )  # fmt: skip
+        return dataclasses.replace(shown, met=all(each.met for each in results), curve=tuple(results))
 
     def _write_page(self, shown: Lean, target: Target) -> None:
         """The page about the model that is shown, as if its target had been the only one, and the curve."""
@@ -254,11 +248,7 @@ class Job:
 
 
 def curve_rows(points: list[tuple[Target, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A row for each target of a curve, for people.
-
-    Args:
-        points: targets and what is known of each.
-    """
+    """A row for each target of a curve and what is known of it, for people."""
     rows = []
     for target, entries in points:
         final, chosen = entries["final"], entries["chosen"]

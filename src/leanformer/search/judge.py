@@ -6,8 +6,9 @@
 Modules that must be fitted are fitted once for every share, to the teacher's own inputs, and put together from there.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from .plan import Plan, Space
 
 BATCH = {"cuda": 256, "cpu": 16}
 """Images at a time while judging."""
+FITTED_ON = 64
+"""Images that modules are fitted to for judging: thousands of tokens are enough for some hundred unknowns."""
 NEIGHBOURS = 20
 """How many vote on the class of an image where there is no head."""
 
@@ -30,15 +33,34 @@ class Verdict:
     """What a plan loses on the images it was judged on.
 
     Attributes:
-        loss: divergence from the teacher, the lower the better.
-        agreement: share of images in per cent with the teacher's own first answer; the mean cosine in per cent for a
-            backbone without a head.
-        images: how many images.
+        losses: divergence from the teacher on each image, the lower the better.
+        agreed: on each image 1 for the teacher's own first answer, else 0; the cosine for a backbone without a head.
+
+    >>> Verdict([0.25, 0.75], [1, 0]).loss, Verdict([0.25, 0.75], [1, 0]).agreement
+    (0.5, 50.0)
     """
 
-    loss: float
-    agreement: float
-    images: int
+    losses: Sequence[float] = field(repr=False)
+    agreed: Sequence[float] = field(repr=False)
+
+    @property
+    def loss(self) -> float:
+        return fmean(self.losses)
+
+    @property
+    def agreement(self) -> float:
+        """In per cent."""
+        return 100 * fmean(self.agreed)
+
+    @property
+    def images(self) -> int:
+        return len(self.losses)
+
+    def worse_than(self, other: "Verdict", errors: float) -> bool:
+        """Whether the loss is higher by more than so many standard errors, image by image on those both have seen."""
+        more = [mine - theirs for mine, theirs in zip(self.losses, other.losses)]
+        noise = stdev(more) / len(more) ** 0.5 if len(more) > 1 else 0.0
+        return bool(more) and fmean(more) > errors * noise
 
 
 def accuracies(teacher: nn.Module, model: nn.Module, known: Data, judging: Data, device: str) -> dict[str, float]:
@@ -80,28 +102,46 @@ class Judge:
         self.own = tuple(input_of(teacher)["input_size"][1:])
         self._pixels: dict[tuple[int, int], Tensor] = {}
         self._bases: dict[tuple[Any, ...], nn.Module] = {}
-        self._fitted: dict[str, dict[float, nn.Module]] = {}
-        self.answers = self._answers(self.teacher, self.own, None)  # (n, classes or C)
-        self.known: dict[tuple[Plan, int], Verdict] = {}
+        self.answers = self._answers(self.teacher, self.own)  # (n, classes or C)
+        self.known: dict[Plan, tuple[list[float], list[float]]] = {}  # losses and agreements, image by image
 
     def __call__(self, plan: Plan, images: int | None = None) -> Verdict:
-        """What the plan loses on the first so many images, all of them by default."""
+        """What the plan loses on the first so many images, all of them by default; no image is looked at twice."""
         images = min(images or len(self.answers), len(self.answers))
-        if (plan, images) not in self.known:
-            self.known[plan, images] = self.verdict(self.model(plan), plan.size, images)
-        return self.known[plan, images]
+        losses, agreed = self.known.setdefault(plan, ([], []))
+        if len(losses) < images:
+            new = self._compared(self.model(plan), plan.size, len(losses), images)
+            losses += new[0]
+            agreed += new[1]
+        return Verdict(losses[:images], agreed[:images])
 
-    def verdict(self, model: nn.Module, size: tuple[int, int], images: int | None = None) -> Verdict:
+    def verdict(self, model: nn.Module, size: tuple[int, int]) -> Verdict:
         """What any model loses to the teacher on these images."""
-        wanted = self.answers[:images].float()
-        found = self._answers(model, size, len(wanted)).float()
+        return Verdict(*self._compared(model, size, 0, len(self.answers)))
+
+    def _compared(
+        self, model: nn.Module, size: tuple[int, int], first: int, last: int
+    ) -> tuple[list[float], list[float]]:
+        """Loss and agreement of each image from the first to before the last."""
+        wanted = self.answers[first:last].float()
+        found = self._answers(model, size, first, last).float()
         if self.classifies:
-            loss = F.kl_div(found.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")
-            agreement = (found.argmax(-1) == wanted.argmax(-1)).float().mean()
+            every = F.kl_div(found.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="none").sum(-1)
+            agreed = (found.argmax(-1) == wanted.argmax(-1)).float()
         else:
-            agreement = F.cosine_similarity(found, wanted).mean()
-            loss = 1 - agreement
-        return Verdict(loss.item(), 100 * agreement.item(), len(wanted))
+            agreed = F.cosine_similarity(found, wanted)
+            every = 1 - agreed
+        return [round(each, 5) for each in every.tolist()], [round(each, 5) for each in agreed.tolist()]
+
+    def to_json(self) -> list[Any]:
+        """Every plan that was judged, with losses and agreements in a line each; `read_json` takes them."""
+        return [[plan.to_json(), *(" ".join(map(str, given)) for given in both)] for plan, both in self.known.items()]
+
+    def read_json(self, judged: Sequence[Any]) -> None:
+        """Know again what `to_json` wrote of the same images."""
+        for plan, *both in judged:
+            losses, agreed = ([float(each) for each in text.split()] for text in both)
+            self.known[Plan.from_json(plan)] = losses, agreed
 
     @property
     def classifies(self) -> bool:
@@ -137,25 +177,21 @@ class Judge:
     def _with_fitted(self, model: nn.Module, name: str, shares: dict[int, float]) -> nn.Module:
         new = share(model)
         slot = {"ffn": "ffn", "mixer": "mix"}[METHODS[name].acts_on or "ffn"]
-        library = self._library(name)
         places = list(blocks_of(new))
         for block, wanted in shares.items():
             path = f"{places[block]}.{slot}"
-            new.set_submodule(path, library[wanted].get_submodule(path))
+            new.set_submodule(path, self._fitted(name, wanted).get_submodule(path))
         return new
 
-    def _library(self, name: str) -> dict[float, nn.Module]:
-        """Share → the teacher with the method in every block at that share, fitted by least squares."""
-        if name not in self._fitted:
-            offered = self.space.choices[name]
-            pixels = self._view(self.own)
-            self._fitted[name] = {}
-            for each in offered.steps or (offered.most,):
-                method = METHODS[name].with_shares(dict.fromkeys(offered.blocks, each))
-                if "refine_steps" in method.fields():
-                    method = method.replace(refine_steps=0)
-                self._fitted[name][each] = calibrate(apply(self.teacher, method), self.teacher, pixels).eval()
-        return self._fitted[name]
+    def _fitted(self, name: str, share: float) -> nn.Module:
+        """The teacher with the method in every block at this share, fitted by least squares."""
+        if (name, share) not in self._bases:
+            method = METHODS[name].with_shares(dict.fromkeys(self.space.choices[name].blocks, share))
+            if "refine_steps" in method.fields():
+                method = method.replace(refine_steps=0)
+            pixels = self._view(self.own)[:FITTED_ON]
+            self._bases[name, share] = calibrate(apply(self.teacher, method), self.teacher, pixels).eval()
+        return self._bases[name, share]
 
     def _view(self, size: tuple[int, int]) -> Tensor:
         if size not in self._pixels:
@@ -163,8 +199,8 @@ class Judge:
         return self._pixels[size]
 
     @torch.inference_mode()
-    def _answers(self, model: nn.Module, size: tuple[int, int], images: int | None) -> Tensor:
+    def _answers(self, model: nn.Module, size: tuple[int, int], first: int = 0, last: int | None = None) -> Tensor:
         batch = BATCH.get(self.device.type, BATCH["cpu"])
         low = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=low):
-            return torch.cat([model(part) for part in self._view(size)[:images].split(batch)])
+            return torch.cat([model(part) for part in self._view(size)[first:last].split(batch)])

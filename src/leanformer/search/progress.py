@@ -45,23 +45,23 @@ class Progress:
         return not self.quiet and self._said is None and self._console.is_terminal
 
     @contextmanager
-    def step(self, name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """A step of known length; yields a function that is told how much of it is done.
+    def step(self, name: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+        """A step of known length; yields a function that is called with how much is done, or for one piece more.
 
         Args:
             name: what is done, in a few words.
-            total: how many pieces of work there are; None where that shows later only.
+            total: how many pieces of work there are; None for a step of one piece.
         """
         self.say(name)
         if not self.shows_bars or self._bars is not None:
-            yield lambda done: None
+            yield lambda done=None: None
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bars = Bars(*columns, console=self._console, transient=True)
         task = self._bars.add_task(name, total=total)
         try:
             with self._bars as bars:
-                yield lambda done: bars.update(task, completed=done)
+                yield lambda done=None: bars.update(task, completed=done, advance=1 if done is None else None)
         finally:
             self._bars = None
 

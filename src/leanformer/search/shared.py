@@ -40,28 +40,15 @@ class Shared:
         self.name = names[0] if names else None
         self.plans = tuple(plans)
         self.blocks = sorted({block for plan in plans for block in plan.of_method(names[0])}) if names else []
-        self.student = apply(teacher)
-        if self.name is not None:
-            strongest = {
-                block: max(plan.of_method(self.name).get(block, 0.0) for plan in plans) for block in self.blocks
-            }
-            self.student = apply(teacher, METHODS[self.name].with_shares(strongest))
+        strongest = {b: max(plan.of_method(names[0]).get(b, 0.0) for plan in plans) for b in self.blocks}
+        self.student = apply(teacher, *(METHODS[name].with_shares(strongest) for name in names))
 
     def rates(self, plan: Plan) -> tuple[float, ...]:
-        """Share of the tokens that stays in each of the blocks.
-
-        Args:
-            plan: one of the plans.
-        """
+        """Share of the tokens that stays in each of the blocks, in one of the plans."""
         return tuple(1 - plan.of_method(self.name or "").get(block, 0.0) for block in self.blocks)
 
     def model(self, student: nn.Module, plan: Plan) -> nn.Module:
-        """The trained student with one plan's shares; its weights are the student's.
-
-        Args:
-            student: the trained student.
-            plan: one of the plans.
-        """
+        """The trained student with one plan's shares; its weights are the student's."""
         return with_options(student, keep_rate=self.rates(plan)) if self.name is not None else student
 
     def objective(self) -> Objective:

@@ -94,7 +94,7 @@ class Options:
     sizes: bool = True
     choosing: int = 256
     judging: int = 2000
-    evaluations: int = 160
+    evaluations: int = 240
     minutes_of_search: float = 5.0
     epochs: int | None = None
     minutes: float | None = None
