@@ -44,7 +44,7 @@ class TinyConv(nn.Module):
 @register
 def tiny_conv(dim: int = 32, depth: int = 4, num_classes: int = 10, img_size: int = 32) -> nn.Module:
     """A small convolutional MetaFormer."""
-    return with_config(TinyConv(dim, depth, num_classes), img_size=img_size)
+    return with_config(TinyConv(dim, depth, num_classes), {"img_size": img_size})
 
 
 def main() -> None:
