@@ -19,9 +19,10 @@ print(child.pid, flush=True)
 time.sleep(300)
 """
 STARTER = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from lab.process_group import process_group
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background are started with it ignored
 logs = [Path(path) for path in sys.argv[2:]]
 with process_group([[sys.executable, "-c", sys.argv[1]]] * len(logs), logs, [dict(os.environ)] * len(logs)) as started:
     print(*(process.pid for process in started), flush=True)
