@@ -131,7 +131,7 @@ class TorchClock(Clock):
         return lambda: fast(images)
 
     def part(self, part: Part, varies: bool, folder: Path) -> Call:
-        call = _without_gradients(torch.compile(part.module.eval(), dynamic=varies or None), part.x)
+        call = _without_gradients(torch.compile(part.module.eval(), dynamic=varies), part.x)
         return capture(call) if self.place.device.type == "cuda" else call
 
 

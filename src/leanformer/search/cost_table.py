@@ -103,7 +103,8 @@ def _pairs(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict
             pair = clock.form(pair.to(clock.place.device, clock.place.dtype).eval())
             for tokens in _reduced_at(costs.tokens[space.sizes[0]][last]):
                 # the number of pairs that merge is worked out in Python: each count is a program of its own
-                found["pair", name, tokens, both] = Part(pair, _example(blocks[0], tokens, clock.place), (tokens,))
+                key = ("pair", name, tokens, both)
+                found[key] = Part(pair, _example(blocks[0], tokens, clock.place), key)
     return found
 
 
