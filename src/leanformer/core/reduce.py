@@ -10,7 +10,7 @@ B batch, N tokens that come in (without the prefix), M that leave, P patches of 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,9 @@ class Reducer(Protocol):
     is True where the tokens that leave lie in no known order, or the name of the arrangement they lie in.
     """
 
-    decision: nn.Module
     leaves_grid: bool | str
+    if TYPE_CHECKING:  # a child module is in no __dict__, and isinstance looks nowhere else from Python 3.12 on
+        decision: nn.Module
 
     def provenance(self, decided: Tensor, tokens: int) -> Tensor:
         """Rows (B, M, N) over the `tokens` that came in: how much of each a token that left stands for.
