@@ -5,7 +5,6 @@ judged   on photographs nobody chose by: top-1 on one half of imagenet5k; recipe
 """
 
 import functools
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +16,12 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import input_of
-from leanformer.data import Arrays, EvaluationView, open_data
+from leanformer.data import Arrays, EvaluationView, open_data, sample_images
 from leanformer.measure import choose, commit, console, count, record, write_result
 from leanformer.search.plan import Plan
 
 from .arguments import device_of
+from .plans_found import found_plans
 from .studies.file_lock import file_lock, read_row, write_row
 
 Build = Callable[[nn.Module], nn.Module]
@@ -43,7 +43,7 @@ def students(plans: Path | None = None) -> dict[str, Build]:
     """Name of a row → how its student is made from the teacher.
 
     Args:
-        plans: a file with the plans that `python -m lab plans` found.
+        plans: the folder in which `python -m lab plans` left what it found.
     """
 
     def method(*methods: Any) -> Build:
@@ -64,8 +64,7 @@ def students(plans: Path | None = None) -> dict[str, Build]:
         rows[f"RIFormer in {blocks} blocks"] = method(lf.RIFormer(blocks=tuple(range(blocks)), start="fit"))
     for size in (208, 192, 176, 160, 144, 128):
         rows[f"{size} px"] = functools.partial(lf.resize, img_size=size)
-    found = json.loads(plans.read_text())["plans"] if plans is not None and plans.is_file() else {}
-    for name, plan in found.items():
+    for name, plan in (found_plans(plans) if plans is not None else {}).items():
         rows[name] = Plan.from_json(plan["plan"]).build
     return rows
 
@@ -99,7 +98,7 @@ def imagenet(
         checkpoint: Weights of vit_tiny_patch16_224.
         data: Photographs without labels to distil on.
         judge: Labelled photographs; one half chooses among recipes, the other judges.
-        plans: What `python -m lab plans` wrote, for the rows called lean.
+        plans: The folder of `python -m lab plans`, for the rows called lean and those made by hand beside them.
         only: Only the rows whose name contains this text, or the one whose whole name it is; several parted by |.
         epochs: Of each student.
         images: Only the first so many photographs to distil on.
@@ -130,12 +129,14 @@ def imagenet(
                 continue
             training = unlabelled(data, images) if training is None else training
             began = time.perf_counter()
-            student = rows[name](teacher.cpu())
+            student = fitted(rows[name](teacher.cpu()), teacher, training, place)
             row: dict[str, Any] = {
                 "model": name, "variant": variant, "epochs": epochs, "images": len(training), "seed": seed,
                 "learning_rate": learning_rate, "mixup": mixup, "cutmix": cutmix, "crop": crop, "objective": objective,
                 "macs": count(lf.fuse(student, verify=False)).macs, "commit": commit(),
             }  # fmt: skip
+            before = {part: judged(student, found, answers[part], part) for part, found in half.items()}
+            row |= {f"before_{key}": value for found in before.values() for key, value in found.items()}
             if epochs:
                 recipe = lf.recipes.finetune(
                     epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, mixup=mixup, cutmix=cutmix,
@@ -145,7 +146,7 @@ def imagenet(
                 result = lf.train.fit(
                     student, recipe=recipe, data=training, teacher=lf.apply(teacher), objective=objective, seed=seed,
                     device=str(place), precision="bf16" if place.type == "cuda" else "no", compile=compile,
-                    evaluate_every=0, quiet=True,
+                    calibrate=0, evaluate_every=0, quiet=True,
                 )  # fmt: skip
                 student = result.model
             student = student.eval().to(place)
@@ -163,6 +164,21 @@ def imagenet(
         record("study imagenet", gathered, place, teacher={k: v for d in about.values() for k, v in d.items()}), output
     )
     console().print(f"{len(gathered)} rows in {output}")
+
+
+def fitted(student: nn.Module, teacher: nn.Module, data: Arrays, device: torch.device) -> nn.Module:
+    """The student with all that can be fitted to the teacher fitted, on 512 of the photographs, and in evaluation mode.
+
+    Args:
+        student: a model with methods on it, perhaps of another image size.
+        teacher: the trained model.
+        data: photographs without labels.
+        device: where they run.
+    """
+    size = input_of(student)["input_size"][1:]
+    like = teacher if size == input_of(teacher)["input_size"][1:] else lf.resize(teacher, img_size=size)
+    images = sample_images(student, data, 512, seed=0).to(device)
+    return lf.calibrate(student.to(device), like.to(device), images).eval()
 
 
 def photographs(judge: str) -> dict[str, Arrays]:

@@ -3,6 +3,7 @@
 costs    timed once, alone on the device       search   for each target, on photographs without labels
 judge    top-1 and agreement of these plans on labelled photographs, without training
 check    predicted against measured time, for the plans chosen and for random ones
+table    all of it, and what `python -m lab imagenet --plans FOLDER` made of the plans by distillation, side by side
 
 With --runtime macs nothing is timed, so that any machine will do:
 python -m lab plans --runtime macs --gmacs 0.62 0.72 --targets 1.5 2 2.5 3 --step search|judge …
@@ -33,7 +34,9 @@ from leanformer.search.plan import Plan, Space, space_of
 
 from .arguments import device_of
 from .imagenet import LEAN, photographs, teacher_of, unlabelled
+from .plans_found import found_plans
 from .plans_judged import judge_plans
+from .plans_table import plans_table
 
 OWN, EVERY = (224, 224), tuple(range(12))
 
@@ -70,7 +73,7 @@ class Study:
 def plans(
     checkpoint: Path,
     data: str | None = None,
-    step: Literal["costs", "search", "judge", "check", "all"] = "all",
+    step: Literal["costs", "search", "judge", "check", "table", "all"] = "all",
     judge: str | None = None,
     photos: int = 800,
     targets: tuple[float, ...] = LEAN,
@@ -88,6 +91,7 @@ def plans(
     repeats: int = 7,
     seed: int = 0,
     worker: str = "0/1",
+    distilled: Path | None = None,
     folder: Path = Path("runs/plans"),
     output: Path = Path("results/lean_plans.json"),
 ) -> None:
@@ -98,7 +102,8 @@ def plans(
     Args:
         checkpoint: Weights of vit_tiny_patch16_224.
         data: Photographs without labels, for choosing; by default the half of --judge that no model is judged by.
-        step: costs (nothing else may run then), search, judge, check (nothing else may run then either), or all.
+        step: costs (nothing else may run then), search, judge, check (nothing else may run then either), table (what
+            judge, check and a study of the plans found, side by side), or all.
         judge: Labelled photographs, for the step judge.
         photos: How many of them.
         targets: Speed-ups over the optimised model.
@@ -116,9 +121,12 @@ def plans(
         repeats: How often each model is timed.
         seed: Of the search.
         worker: Which of how many processes this is, as 0/4, when compiling for the check ahead of it.
+        distilled: What `python -m lab imagenet --plans FOLDER` wrote, for the step table.
         folder: For what the steps leave to each other.
         output: The result file.
     """
+    if step == "table":
+        return plans_table(folder, output, distilled)
     teacher = teacher_of(checkpoint)
     space = space_of(teacher, methods or None)
     study = Study(teacher, space, clock_for(_place(device, batch, dtype), runtime, repeats), folder)
@@ -219,21 +227,6 @@ def _told(plan: Plan, explorer: Explorer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def found_plans(folder: Path, families: int = 4) -> dict[str, dict[str, Any]]:
-    """Name → plan for all that the search left: the best, the best of other families, and those made by hand."""
-    wanted: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("lean *.json")):
-        found = json.loads(path.read_text())
-        champions: dict[str, dict[str, Any]] = {}
-        target = found["target"].removesuffix(" times")
-        for told in found["best"]:
-            champions.setdefault(told["family"], told)
-        for index, (family, told) in enumerate(list(champions.items())[:families]):
-            wanted[f"lean {target}{f', {family}' if index else ''}"] = told
-        wanted |= {f"{name}, {target}": told for name, told in found["hand"].items()}
-    return wanted
-
-
 def check(study: Study, costs: Costs, seconds: float, output: Path, random_plans: int, worker: str) -> None:
     """Measure the plans chosen, those made by hand, and random ones; several workers only compile ahead of that."""
     wanted = found_plans(study.folder)
@@ -254,8 +247,6 @@ def check(study: Study, costs: Costs, seconds: float, output: Path, random_plans
             "plans_checked": len(errors),
         }
     write_result(record("lean plans", rows, place.device, **about), output)
-    chosen = {row["model"]: row for row in rows if row["model"].startswith("lean")}
-    (study.folder / "plans.json").write_text(json.dumps({"plans": chosen}, indent=1))
     console().print(about)
 
 

@@ -104,7 +104,7 @@ def study(
     output = output or Path("results") / f"study_{name}.json"
     runs = runs or Path("runs") / f"study-{name}"
     if build is None or chosen is None:
-        return study_dino(DinoStudy.of(scale, arguments, output, runs, (measure_batch, repeats)), only)
+        return study_dino(DinoStudy.of(scale, arguments, output, runs, (measure_batch, repeats), measure), only)
     if measure != "only":
         if workers > 1:
             _in_parallel(workers, runs)

@@ -4,10 +4,12 @@
 
 Rows: the features of each backbone over the epochs of its pre-training, by 20 neighbours and by a linear classifier;
 at the end fused as well. Then token reduction on the trained ViT, before and after distillation of its features, which
-reads no label, with the speed beside it. `--teacher-epochs` are those of DINO, `--epochs` those of the distillation.
-A row that is in the result file is not made again, and a run that was cut short goes on.
+reads no label. The speed of each fused model over the ViT's, in the same form, stands beside it (`--measure`).
+`--teacher-epochs` are those of DINO, `--epochs` those of the distillation. A row that is in the result file is not made
+again, a run that was cut short goes on, and several processes may share the file, each with an `--only` of its own.
 """
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,15 @@ from torch import nn
 
 import leanformer as lf
 from leanformer.backbones import create, load
-from leanformer.core import Method, apply, fuse, parse_options
+from leanformer.core import Method, apply, fold, fuse, parse_options
 from leanformer.data import Data
-from leanformer.measure import commit, compare, console, count, record, write_result
+from leanformer.measure import choose, commit, compare, console, count, record, write_result
 from leanformer.methods import EViT, RePa, ToMe
 from leanformer.tasks import dino
 from leanformer.train import extract_features, fit, knn_accuracy, linear_probe
 
 from ..tables import as_table
+from .file_lock import file_lock
 from .rows import has_row, rows_in
 from .scale import Scale
 
@@ -49,6 +52,7 @@ class DinoStudy:
         output: the result file.
         runs: the folder of the run folders.
         timed: images a batch and repeats when the speed is measured.
+        measure: after training, only that, or never.
     """
 
     scale: Scale
@@ -57,10 +61,11 @@ class DinoStudy:
     output: Path
     runs: Path
     timed: tuple[int, int]
+    measure: str = "after"
 
     @classmethod
     def of(
-        cls, scale: Scale, arguments: tuple[str, ...], output: Path, runs: Path, timed: tuple[int, int]
+        cls, scale: Scale, arguments: tuple[str, ...], output: Path, runs: Path, timed: tuple[int, int], measure: str
     ) -> "DinoStudy":
         """The study as the command line asks for it.
 
@@ -70,27 +75,37 @@ class DinoStudy:
             output: the result file.
             runs: the folder of the run folders.
             timed: images a batch and repeats when the speed is measured.
+            measure: after training, only that, or never.
         """
         own = [word.removeprefix("dino=") for word in arguments if word.startswith("dino=")]
         given = parse_options(tuple(word for word in arguments if not word.startswith("dino=")))
         settings = ":".join(["dino", *own[-1:]])
-        return cls(scale=scale, arguments=given, settings=settings, output=output, runs=runs, timed=timed)
+        return cls(
+            scale=scale, arguments=given, settings=settings, output=output, runs=runs, timed=timed, measure=measure
+        )
 
     def run(self, only: str = "") -> list[dict[str, Any]]:
         """Make what is missing and return all rows.
 
         Args:
-            only: only the models whose name contains this text.
+            only: only the models whose name contains this text; several texts are parted by |.
         """
+        chosen = choose([*PRE_TRAINED, *AFTERWARDS], only)
+        if self.measure != "only":
+            self._train(chosen)
+        if self.measure != "never":
+            self._time(chosen)
+        return rows_in(self.output)
+
+    def _train(self, chosen: list[str]) -> None:
         train, val = self.scale.data_sets()
         for seed in self.scale.seeds:
             for name in PRE_TRAINED:
-                if only in name or (name == "ViT" and any(only in each for each in AFTERWARDS)):
+                if name in chosen or (name == "ViT" and not AFTERWARDS.keys().isdisjoint(chosen)):
                     self._pre_train(name, seed, train, val)
             for name in AFTERWARDS:
-                if only in name:
+                if name in chosen:
                     self._afterwards(name, seed, train, val)
-        return rows_in(self.output)
 
     def _pre_train(self, name: str, seed: int, train: Data, val: Data) -> None:
         """A row at each mark; the run goes on from mark to mark with the rates of the whole of it."""
@@ -143,7 +158,7 @@ class DinoStudy:
             return
         teacher = load(self._folder("ViT", seed) / "ema.safetensors")
         student = apply(teacher, AFTERWARDS[name])
-        facts: dict[str, Any] = {"model": name, "seed": seed, "speedup": self._speed(teacher, student)}
+        facts: dict[str, Any] = {"model": name, "seed": seed}
         if 0 in missing:
             self._add({**facts, "epoch": 0, **self._judged(student, train, val)})
         if scale.epochs in missing and scale.epochs:
@@ -164,15 +179,31 @@ class DinoStudy:
         found = {"knn": knn_accuracy(known, asked, min(NEIGHBOURS, len(known.labels))).top1}
         return found | ({"linear": linear_probe(known, asked).top1} if linear else {})
 
-    def _speed(self, teacher: nn.Module, student: nn.Module) -> float:
-        """How many times as fast the student is as the ViT, both in the same form."""
+    def _time(self, chosen: list[str]) -> None:
+        """Time the models, fused and with fresh weights, in turn with the ViT; their rows get the speed-ups."""
         batch, repeats = self.timed
+        methods = PRE_TRAINED | {name: (method,) for name, method in AFTERWARDS.items()}
+        vit = self._backbone("ViT", 0)
+        models = {name: fold(apply(vit, *methods[name])) for name in ("ViT", *chosen)}
         gpu = self.scale.torch_device.type == "cuda"
-        rows = compare(
-            {"ViT": teacher, "student": student}, device=self.scale.torch_device, batches=[batch], repeats=repeats,
-            modes=["compiled" if gpu else "eager"],
+        timed = compare(
+            models, device=self.scale.torch_device, dtypes=["bfloat16" if gpu else "float32"], batches=[batch],
+            repeats=repeats, modes=["compiled", "optimised"] if gpu else ["eager"], optimize=lf.optimize,
         ).rows  # fmt: skip
-        return rows[1].throughput / rows[0].throughput
+        own = {row.mode: row.throughput for row in timed if row.model == "ViT"}
+        speedups: dict[str, dict[str, float]] = {}
+        for row in timed:
+            speedups.setdefault(row.model, {})[row.mode] = row.throughput / own[row.mode]
+        with self._alone():
+            rows = rows_in(self.output)
+            for row in rows:
+                name = row["model"].partition(",")[0]
+                row.update({"speedup": speedups[name], "speed_batch": batch} if name in chosen else {})
+            write_result(record("study dino", rows, self.scale.torch_device), self.output)
+
+    def _alone(self) -> contextlib.AbstractContextManager[bool]:
+        """While the result file is changed."""
+        return file_lock(self.runs / "result", wait=True)
 
     def _folder(self, name: str, seed: int) -> Path:
         return self.runs / f"{name.replace(' ', '-')}-{seed}"
@@ -187,8 +218,9 @@ class DinoStudy:
     def _add(self, row: dict[str, Any]) -> None:
         name = row["model"].partition(",")[0]
         told = {"command": self.scale.command_of(name, row["seed"]), "commit": commit()}
-        rows = [*rows_in(self.output), {**row, **self._facts(), **told}]
-        write_result(record("study dino", rows, self.scale.torch_device), self.output)
+        with self._alone():
+            rows = [*rows_in(self.output), {**row, **self._facts(), **told}]
+            write_result(record("study dino", rows, self.scale.torch_device), self.output)
 
 
 def study_dino(study: DinoStudy, only: str) -> None:
@@ -199,5 +231,11 @@ def study_dino(study: DinoStudy, only: str) -> None:
         only: only the models whose name contains this text.
     """
     rows = ({key: row[key] for key in SHOWN if row.get(key) is not None} for row in study.run(only))
-    lines = [{k: f"{cell:.2f}" if isinstance(cell, float) else str(cell) for k, cell in row.items()} for row in rows]
+    lines = [{key: _cell(cell) for key, cell in row.items()} for row in rows]
     console().print(as_table("features without labels", lines, left=("model",)))
+
+
+def _cell(cell: Any) -> str:
+    if isinstance(cell, dict):
+        return ", ".join(f"{each:.2f} {name}" for name, each in cell.items())
+    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
