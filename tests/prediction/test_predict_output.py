@@ -37,17 +37,17 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def stopped(model: torch.nn.Module, output: Path, after: int, **options: Any) -> None:
     """Begin a run and break it off behind `after` parts."""
-    flush, count = parts_module.Parts.flush, 0
+    write, count = parts_module.Parts._write, 0
 
-    def break_off(self: Any) -> None:
+    def break_off(self: Any, batches: Any) -> None:
         nonlocal count
-        flush(self)
+        write(self, batches)
         count += 1
         if count == after:
             raise RuntimeError("broken off")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts_module.Parts, "flush", break_off)
+        patch.setattr(parts_module.Parts, "_write", break_off)
         with pytest.raises(RuntimeError, match="broken off"):
             lf.predict(model, PIXELS, device="cpu", workers=0, **options).save(output)
 

@@ -104,7 +104,18 @@ def _arrow_column(field: Field, parts: Sequence[Any], bad: np.ndarray) -> Any:
 def _write_parquet(path: str, batches: Sequence[ResultBatch], fields: Sequence[Field], about: dict[str, str]) -> None:
     import pyarrow.parquet as parquet
 
-    parquet.write_table(arrow_table(batches, fields, about), path, row_group_size=ROW_GROUP)
+    table = arrow_table(batches, fields, about)
+    parquet.write_table(table, path, row_group_size=ROW_GROUP, **_encoding(table.schema))
+
+
+def _encoding(schema: Any) -> dict[str, Any]:
+    """How columns are packed: vectors as they are, since their numbers do not repeat; the rest as usual."""
+    import pyarrow as pa
+
+    plain = {column.name for column in schema if pa.types.is_fixed_size_list(column.type)}
+    other = [column.name for column in schema if column.name not in plain]
+    packed = {name: "none" if name in plain else "snappy" for name in schema.names}
+    return {"use_dictionary": other, "write_statistics": other, "compression": packed}
 
 
 def _join_parquet(path: str, parts: Sequence[Path], about: dict[str, str]) -> None:
@@ -112,7 +123,7 @@ def _join_parquet(path: str, parts: Sequence[Path], about: dict[str, str]) -> No
     import pyarrow.parquet as parquet
 
     schema = parquet.read_schema(parts[0]).with_metadata(about)
-    with parquet.ParquetWriter(path, schema) as writer:
+    with parquet.ParquetWriter(path, schema, **_encoding(schema)) as writer:
         held: list[Any] = []
         for part in parts:
             held.append(parquet.ParquetFile(part).read().replace_schema_metadata(about))

@@ -5,7 +5,8 @@
       part-000000000000-000000016384.parquet
 
 A part is written under another name and renamed when it is whole; its name says which rows it holds, so the files
-themselves say what is done. The manifest says which model, source and settings they belong to.
+themselves say what is done. The manifest says which model, source and settings they belong to. One part is written in a
+thread of its own while the rows of the next are collected.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,8 @@ class Parts:
         self.folder = self.output.with_name(self.output.name + ".parts") if self.single else self.output
         self.rows, self.overwrite = int(job["rows"]), overwrite
         self.held: list[ResultBatch] = []
+        self.writer = ThreadPoolExecutor(1, "leanformer-writer")
+        self.written: Future[None] | None = None
         self.since = time.monotonic()
 
     def __enter__(self) -> "Parts":
@@ -92,6 +96,7 @@ class Parts:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is KeyboardInterrupt:
             self.flush()
+        self.writer.shutdown()
         _WRITING.discard(str(self.folder.absolute()))
         self.lock.close()
         with contextlib.suppress(OSError):  # where one file was asked for, it is gone with the folder
@@ -165,28 +170,40 @@ class Parts:
         return [*gaps, range(at, self.rows)] if at < self.rows else gaps
 
     def add(self, batch: ResultBatch) -> None:
-        """Take the rows of a batch; they are on disk when the part is full, or a while has passed."""
+        """Take the rows of a batch; they go to disk when the part is full, or a while has passed."""
         if self.held and self.held[-1].first + len(self.held[-1]) != batch.first:
-            self.flush()  # rows between these are written already
+            self._hand_over()  # rows between these are written already
         self.held.append(batch)
         if sum(map(len, self.held)) >= MOST_ROWS or time.monotonic() - self.since > MOST_SECONDS:
-            self.flush()
+            self._hand_over()
 
     def flush(self) -> None:
-        """Write what is held as one part."""
+        """Write what is held as one part, and wait until it is on disk."""
+        self._hand_over()
+        self._wait()
+
+    def _hand_over(self) -> None:
         self.since = time.monotonic()
-        if not self.held:
-            return
-        first, stop = self.held[0].first, self.held[-1].first + len(self.held[-1])
+        self._wait()
+        if self.held:
+            self.written, self.held = self.writer.submit(self._write, self.held), []
+
+    def _wait(self) -> None:
+        """Until the part that is being written is whole; what went wrong with it is raised here."""
+        written, self.written = self.written, None
+        if written is not None:
+            written.result()
+
+    def _write(self, batches: list[ResultBatch]) -> None:
+        first, stop = batches[0].first, batches[-1].first + len(batches[-1])
         path = self.folder / f"part-{first:012}-{stop:012}{self.style.ending}"
         try:
-            write_atomically(path, lambda name: self.style.write(name, self.held, self.fields, self.about))
+            write_atomically(path, lambda name: self.style.write(name, batches, self.fields, self.about))
         except ValueError as error:
             whole = sum(len(rows) for rows, _ in self.done())
             raise ValueError(
                 f"{error}; {whole} of {self.rows} rows are whole in {self.folder}, and the same call goes on from there"
             ) from error
-        self.held = []
 
     def finish(self, summary: dict[str, Any]) -> Path:
         """Join the parts where one file was asked for, else note that all is there.
