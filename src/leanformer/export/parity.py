@@ -105,7 +105,7 @@ class Comparison:
             for place, each in zip(places.tolist(), agreed):
                 self.agreed[kind, seed, place] = each and self.agreed.get((kind, seed, place), True)
             if self.left_out > max(2, len(self.agreed) // 4):
-                raise Drift(f"{self._off(self.name, self.worst)} on {self.left_out} of {len(self.agreed)} images")
+                raise Drift(f"{self._off(self.name, self.worst)}, on {self.left_out} of {len(self.agreed)} images")
 
     @property
     def left_out(self) -> int:
@@ -122,7 +122,7 @@ class Comparison:
         missing = [f"{kind} images" for kind in dict.fromkeys(key[0] for key in self.agreed) if not self._count(kind)]
         missing += [f"batch {size}" for size in BATCHES if size not in self.sizes]
         if missing:
-            raise Drift(f"{self._off(f'{self.name}, {missing[0]}', self.worst)} on every image")
+            raise Drift(f"{self._off(f'{self.name}, {missing[0]}', self.worst)}, on every image")
         return Parity(self.error, self._count("random"), self._count("real"), self.left_out)
 
     def _batch(self, x: Tensor, where: str) -> list[bool]:
