@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core import input_of
-from ..export import FORMATS, RUNTIMES
+from ..export import RUNTIMES, Run
 from ..export import Target as Format
-from ..export.source import quiet, trace
+from ..export.source import quiet, source_of, trace
 from ..measure import count
 from ..measure.timing import Timing, capture, interleave
 from ..speed import optimize, rewritten
@@ -158,22 +158,22 @@ class ExportedClock(Clock):
     counts: ClassVar[tuple[float, ...]] = (1.0, 0.6, 0.32, 0.15)  # each is an export of its own
 
     def whole(self, model: nn.Module, folder: Path) -> Call:
-        assert self.format is not None
         images = self.images(model)
-        run = self.format.open(FORMATS[self.format.name](model, self._new_file(folder)).path)
+        run = self._opened(source_of(copy.deepcopy(model).cpu(), fused=True), images, folder)
         return lambda: run(images)
 
     def part(self, part: Part, varies: bool, folder: Path) -> Call:
-        assert self.format is not None
-        path = self._new_file(folder)
-        with quiet(self.format.name, type(part.module).__name__):
-            self.format.write(trace(part.module.eval(), tuple(part.x.shape[1:])), path, {})
-            run = self.format.open(path)
+        run = self._opened(part.module, part.x, folder)
         return lambda: run(part.x)
 
-    def _new_file(self, folder: Path) -> Path:
+    def _opened(self, module: nn.Module, x: Tensor, folder: Path) -> Run:
+        """A module in its runtime; it is timed alone, and not compared with torch as files are that leave the house."""
         assert self.format is not None
-        return folder / f"{len(list(folder.iterdir()))}{self.format.suffix}"
+        path = folder / f"{len(list(folder.iterdir()))}{self.format.suffix}"
+        largest = None if self.format.max_batch is None else max(len(x), self.format.max_batch)
+        with quiet(self.format.name, type(module).__name__):
+            self.format.write(trace(module.eval(), tuple(x.shape[1:]), largest), path, {})
+            return self.format.open(path)
 
 
 class MacsClock(Clock):
