@@ -47,7 +47,7 @@ class Entry:
     unchanged: str = ""
     """The label of the model with the unchanged backbone, where the ratio over it is wanted."""
     picture: Tensor | None = None
-    """What is looked at instead of noise: (3, H, W), between 0 and 1, or normalised for a segmenter."""
+    """What is looked at instead of noise: (3, H, W), between 0 and 1."""
 
     @property
     def label(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from rich.table import Table
 from torch import Tensor
+from torchvision.transforms.v2 import functional as V
 
 from leanformer.measure import choose, console, record, write_result
 
@@ -94,9 +95,10 @@ def dense_study(
         dtype = "bfloat16" if place.type == "cuda" else "float32"
         how = Conditions(device=place, dtype=dtype, forms=FORMS, repeats=repeats, search=False)
         time_models(candidates(rows, plan), plan.builder, how, workers, times_file(runs, place.type))
-    found = gathered(runs)
-    if found:
-        write_result(record("dense study", found, place), output)
+    times = times_by_device(runs)
+    found = gathered(runs, times)
+    if found or times:
+        write_result(record("dense study", found, place, times=times), output)
     console().print(table(found, every))
     console().print(f"{len(found)} rows in {output}")
 
@@ -117,22 +119,31 @@ def candidates(rows: Sequence[Row], plan: Plan) -> list[Candidate]:
 
 
 def picture_for(row: Row, plan: Plan) -> Tensor:
-    """The first picture of the test split between 0 and 1, or noise of its size."""
-    if (plan.pets if row.detects else plan.camvid) is not None:
-        return plan.data(row)[1].entries[0].image.float() / 255
+    """The first picture of the test split, between 0 and 1, as large as a detector wants it; or noise of that size."""
     side = plan.builder.sizes.detection
-    return torch.rand((3, side, side) if row.detects else SCENE, generator=torch.Generator().manual_seed(0))
+    if (plan.pets if row.detects else plan.camvid) is None:
+        return torch.rand((3, side, side) if row.detects else SCENE, generator=torch.Generator().manual_seed(0))
+    image: Any = V.to_dtype(V.to_image(plan.scenes(row, test=True).picture(0)[0]), torch.float32, scale=True)
+    return (V.resize(image, [side, side]) if row.detects else image).as_subclass(Tensor)
 
 
-def gathered(runs: Path) -> list[dict[str, Any]]:
-    """All rows in the run folders, each with the times of its shape on every device where it was timed."""
-    if not runs.is_dir():
-        return []
-    times = {path.stem.removeprefix("times_"): json.loads(path.read_text()) for path in sorted(runs.glob("times_*"))}
-    rows = [row for row in map(read_row, sorted(runs.iterdir())) if row is not None]
+def times_by_device(runs: Path) -> dict[str, dict[str, Any]]:
+    """Kind of device → label → times, also of shapes that were not trained."""
+    return {path.stem.removeprefix("times_"): json.loads(path.read_text()) for path in sorted(runs.glob("times_*"))}
+
+
+def gathered(runs: Path, times: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows in the run folders, each with the times of its shape.
+
+    Args:
+        runs: the folder of the run folders.
+        times: what `times_by_device` gives.
+    """
+    found = map(read_row, sorted(runs.iterdir()) if runs.is_dir() else ())
     return [
-        row | {"times": {kind: found[row["model"]] for kind, found in times.items() if row["model"] in found}}
-        for row in rows
+        row | {"times": {kind: each[row["model"]] for kind, each in times.items() if row["model"] in each}}
+        for row in found
+        if row is not None
     ]
 
 

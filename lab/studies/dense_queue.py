@@ -78,25 +78,32 @@ class Plan:
         """What a row learns."""
         return DetectionInMemory() if row.detects else SegmentationInMemory(size=self.builder.sizes.segmentation)
 
-    @cached_property
-    def _pets(self) -> tuple[Scenes, Scenes]:
-        if self.pets is None:
-            raise ValueError("detectors are trained on Oxford Pets: give its folder by --pets")
-        source = f"{'pets' if self.classes == 'breeds' else 'pets_species'}:{self.pets}"
-        train, test = (in_memory(open_scenes(source, split, "masks"), self.images) for split in ("train", "val"))
-        return train, test
+    def scenes(self, row: Row, test: bool = False) -> Scenes:
+        """The files that a row learns from, or those of the test split.
+
+        Args:
+            row: the row.
+            test: whether the test split is wanted.
+        """
+        folder = self.pets if row.detects else self.camvid
+        if folder is None:
+            data = "Oxford Pets: give its folder by --pets" if row.detects else "CamVid: give its folder by --camvid"
+            raise ValueError(f"{row.kind} is trained on {data}")
+        if row.detects:
+            word = "pets" if self.classes == "breeds" else "pets_species"
+            return open_scenes(f"{word}:{folder}", "val" if test else "train", "masks")
+        return open_scenes(f"camvid:{folder}", "test" if test else "train", "label_map")
 
     @cached_property
-    def _camvid(self) -> tuple[Scenes, Scenes]:
-        if self.camvid is None:
-            raise ValueError("segmenters are trained on CamVid: give its folder by --camvid")
-        source = f"camvid:{self.camvid}"
-        train, test = (in_memory(open_scenes(source, split, "label_map"), self.images) for split in ("train", "test"))
-        return train, test
+    def _decoded(self) -> dict[bool, tuple[Scenes, Scenes]]:
+        return {}
 
     def data(self, row: Row) -> tuple[Scenes, Scenes]:
         """What a row learns from, and the test split that it is judged by; decoded once."""
-        return self._pets if row.detects else self._camvid
+        if row.detects not in self._decoded:
+            learnt, judged = (in_memory(self.scenes(row, test), self.images) for test in (False, True))
+            self._decoded[row.detects] = (learnt, judged)
+        return self._decoded[row.detects]
 
 
 def work_off(rows: Sequence[Row], plan: Plan, until: float) -> None:
@@ -108,30 +115,21 @@ def work_off(rows: Sequence[Row], plan: Plan, until: float) -> None:
         until: by `time.monotonic`, when no further row is begun.
     """
     again = {row for row in rows if "failed" in (read_row(plan.folder(row)) or {})}
+    for row in rows:
+        if row.adopted and row.unchanged not in rows and not plan.model_file(row.unchanged).is_file():
+            raise ValueError(f"'{row.label}' starts from '{row.unchanged.label}', which is not there: add it to --only")
     while time.monotonic() < until:
         waiting = False
         for row in rows:
-            if row.adopted and not _there(plan, row.unchanged):
-                waiting = waiting or _under_way(plan, row.unchanged, rows)
-            elif _train_if_free(row, plan, again):
+            origin = read_row(plan.folder(row.unchanged)) if row.adopted else {}
+            if origin is None:
+                waiting = True  # another process trains it
+            elif "failed" not in origin and _train_if_free(row, plan, again):
                 break
         else:
             if not waiting:
                 return
             time.sleep(PAUSE)
-
-
-def _there(plan: Plan, row: Row) -> bool:
-    found = read_row(plan.folder(row))
-    return found is not None and "failed" not in found
-
-
-def _under_way(plan: Plan, row: Row, rows: Sequence[Row]) -> bool:
-    """Whether a row that is not there may still come: another process holds it."""
-    if row not in rows and read_row(plan.folder(row)) is None and not plan.folder(row).is_dir():
-        raise ValueError(f"'{row.label}' is not trained, and adopted rows start from it: take it into --only")
-    with file_lock(plan.folder(row)) as free:
-        return not free
 
 
 def _train_if_free(row: Row, plan: Plan, again: set[Row]) -> bool:
@@ -144,7 +142,7 @@ def _train_if_free(row: Row, plan: Plan, again: set[Row]) -> bool:
         again.discard(row)
         began = time.perf_counter()
         try:
-            found = train(row, plan)
+            found: dict[str, Any] = train(row, plan)
         except Exception as error:  # the other rows do not depend on it
             traceback.print_exc()
             found = {"model": row.label, "failed": f"{type(error).__name__}: {error}"[:500]}
@@ -182,7 +180,8 @@ def train(row: Row, plan: Plan) -> dict[str, Any]:
     for name in CHECKPOINTS:
         with contextlib.suppress(FileNotFoundError):
             (run / name).unlink()
-    assert result.evaluation is not None, "the last epoch is judged"
+    if not result.finished or result.evaluation is None:
+        raise SystemExit(f"'{row.label}' was stopped by a signal")
     return {
         **_about(row, plan, recipe), "learnt_from": len(learnt), "judged_by": len(judged), "data": learnt.name,
         "left_out": dict(learnt.left_out + judged.left_out), "figures": result.evaluation.summary(),

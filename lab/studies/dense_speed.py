@@ -33,6 +33,11 @@ class Candidate:
     classes: int
     picture: Tensor
 
+    @property
+    def size(self) -> tuple[int, int, int]:
+        channels, height, width = self.picture.shape
+        return channels, height, width
+
 
 def make(candidate: Candidate, builder: Builder) -> nn.Module:
     """The model of a candidate, fused.
@@ -65,6 +70,7 @@ def time_models(
     for candidate in candidates:
         groups.setdefault((candidate.row.kind, candidate.row.backbone), []).append(candidate)
     jobs = [functools.partial(_time, group, builder, how) for group in groups.values()]
+    path.parent.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     for _, rows in compile_together(jobs, workers):
         found |= rows or {}
@@ -83,7 +89,7 @@ def _time(
     entries = [
         Entry(
             each.row.kind, each.row.label.partition(", ")[2], functools.partial(_on, each, builder, how.device),
-            tuple(each.picture.shape), unchanged=each.row.unchanged.label, picture=each.picture,
+            each.size, unchanged=each.row.unchanged.label, picture=each.picture,
         )
         for each in group
     ]  # fmt: skip
