@@ -43,6 +43,7 @@ def dense_study(
     batch_size: int = 32,
     camvid_batch_size: int = 16,
     learning_rate: float = 3e-4,
+    scratch_learning_rate: float = 6e-4,
     seed: int = 0,
     images: int | None = None,
     minutes: float = 600.0,
@@ -69,7 +70,8 @@ def dense_study(
         camvid_epochs: Of segmenters.
         batch_size: Pictures an update, of detectors.
         camvid_batch_size: Pictures an update, of segmenters.
-        learning_rate: The highest one.
+        learning_rate: The highest one, of rows that start from trained weights.
+        scratch_learning_rate: The highest one of rows from scratch.
         seed: Of batches and new weights.
         images: Only so many pictures to learn from and to be judged by.
         minutes: No further row is begun after so many.
@@ -85,7 +87,7 @@ def dense_study(
     plan = Plan(
         builder=Builder(checkpoint, sizes), runs=runs, device=place, pets=pets, camvid=camvid, classes=classes,
         epochs=epochs, camvid_epochs=camvid_epochs, batch_size=batch_size, camvid_batch_size=camvid_batch_size,
-        learning_rate=learning_rate, seed=seed, images=images,
+        learning_rate=learning_rate, scratch_learning_rate=scratch_learning_rate, seed=seed, images=images,
     )  # fmt: skip
     every = {row.label: row for row in all_rows()}
     rows = [every[label] for label in choose(every, only)]

@@ -52,6 +52,7 @@ class Plan:
     batch_size: int = 32
     camvid_batch_size: int = 16
     learning_rate: float = 3e-4
+    scratch_learning_rate: float = 6e-4
     seed: int = 0
     images: int | None = None
     """Only so many pictures to learn from, and as many to be judged by."""
@@ -72,7 +73,9 @@ class Plan:
     def recipe(self, row: Row) -> Recipe:
         """How a row is trained."""
         make, size = (lf.recipes.pets, self.batch_size) if row.detects else (lf.recipes.camvid, self.camvid_batch_size)
-        return make(epochs=self.epochs_of(row), batch_size=size, learning_rate=self.learning_rate)
+        trained = row.adopted or self.builder.trained(row)
+        rate = self.learning_rate if trained else self.scratch_learning_rate
+        return make(epochs=self.epochs_of(row), batch_size=size, learning_rate=rate)
 
     def task(self, row: Row) -> Any:
         """What a row learns."""
