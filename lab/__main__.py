@@ -11,6 +11,7 @@ import tyro
 from leanformer.papers.tables import TABLES
 
 from .dense import dense
+from .dense_study import dense_study
 from .families import run_families
 from .figures import figure
 from .imagenet import imagenet
@@ -127,6 +128,7 @@ VERBS = {
     "suite": suite,
     "kernels": kernels,
     "dense": dense,
+    "dense-study": dense_study,
     "profile": profile,
     "training-free": training_free,
     "figure": figure,

@@ -11,7 +11,7 @@ a RetinaNet finds nothing, so that suppression costs it less than it would after
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import fold
-from leanformer.measure import choose, console, count, interleave, record, write_result
+from leanformer.measure import Timing, choose, console, count, interleave, record, write_result
 from leanformer.papers.repa.dense import ADE20K, COCO, SIZES, TABLE6, build_dense
 from leanformer.tasks.pyramid import features_of, with_features
 
@@ -44,10 +44,26 @@ class Entry:
     size: tuple[int, int, int]
     paper: str = ""
     """Milliseconds a picture as the paper prints them."""
+    unchanged: str = ""
+    """The label of the model with the unchanged backbone, where the ratio over it is wanted."""
+    picture: Tensor | None = None
+    """What is looked at instead of noise: (3, H, W), between 0 and 1."""
 
     @property
     def label(self) -> str:
         return f"{self.kind}, {self.backbone}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Under which models are timed."""
+
+    device: torch.device
+    dtype: str = "float32"
+    forms: tuple[str, ...] = FORMS
+    repeats: int = 7
+    search: bool = True
+    """Whether `lf.optimize` times its steps, or takes those that are known to pay."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,9 @@ class Timed:
     milliseconds: dict[str, float] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
     paper: str = ""
+    over_unchanged: float | None = None
+    """How many times faster, optimised, than the model with the unchanged backbone, optimised; turn by turn."""
+    over_unchanged_spread: float | None = None
 
 
 def entries() -> Iterator[Entry]:
@@ -114,48 +133,56 @@ def dense(
     place = device_of(device)
     every = {entry.label: entry for entry in entries()}
     chosen = [every[label] for label in choose(every, only)]
+    how = Conditions(device=place, dtype=dtype, forms=forms, repeats=repeats)
     rows: list[Timed] = []
     for kind in track(list(dict.fromkeys(entry.kind for entry in chosen)), description="dense"):
         group = [entry for entry in chosen if entry.kind == kind]
-        rows += time_group(group, place, dtype, size, forms, repeats)
+        rows += time_group([entry if size is None else replace(entry, size=(3, *size)) for entry in group], how)
         if output is not None:
             write_result(record("dense", [asdict(row) for row in rows], place), output)
     console().print(_table(rows, forms))
 
 
-def time_group(
-    group: list[Entry],
-    device: torch.device,
-    dtype: str,
-    size: tuple[int, int] | None,
-    forms: tuple[str, ...],
-    repeats: int,
-) -> list[Timed]:
-    """Time the models of one kind in turn."""
+def time_group(group: list[Entry], how: Conditions, ready: Callable[[], None] | None = None) -> list[Timed]:
+    """Time all forms of some models in turn.
+
+    Args:
+        group: the models.
+        how: device, dtype, forms, ….
+        ready: called when all is compiled and only the timing is left.
+    """
     calls, found = {}, []
     for entry in group:
-        shape = (entry.size[0], *(size or entry.size[1:]))
         torch.manual_seed(0)
-        with torch.device(device):
+        with torch.device(how.device):
             model = entry.build().eval()
-        counted = count(model, shape)
-        picture = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(device)
+        drawn = torch.rand(entry.size, generator=torch.Generator().manual_seed(0))
+        picture = (drawn if entry.picture is None else entry.picture).to(how.device)
+        counted = count(model, tuple(picture.shape))
         found.append(
             Timed(
-                entry.label, entry.kind, entry.backbone, shape, dtype, counted.parameters / 1e6, counted.macs / 1e9,
-                paper=entry.paper,
+                entry.label, entry.kind, entry.backbone, tuple(picture.shape), how.dtype, counted.parameters / 1e6,
+                counted.macs / 1e9, paper=entry.paper,
             )
         )  # fmt: skip
-        calls |= {(entry.label, form): _call(model, picture, form, dtype) for form in forms}
-    timings = interleave(calls, device, repeats)
-    for row in found:
-        for form in forms:
-            row.milliseconds[form] = 1e3 * timings[row.label, form].median
-            row.spread[form] = timings[row.label, form].spread
-    return found
+        calls |= {(entry.label, form): _call(model, picture, form, how) for form in how.forms}
+    timings = interleave(calls, how.device, how.repeats, ready=ready)
+    return [_filled(row, entry, timings, how.forms) for row, entry in zip(found, group)]
 
 
-def _call(model: Any, picture: Tensor, form: str, dtype: str) -> Callable[[], Any]:
+def _filled(row: Timed, entry: Entry, timings: dict[tuple[str, str], Timing], forms: tuple[str, ...]) -> Timed:
+    """A row with its times, and the ratio over the unchanged backbone where that was timed too."""
+    for form in forms:
+        row.milliseconds[form] = 1e3 * timings[row.label, form].median
+        row.spread[form] = timings[row.label, form].spread
+    theirs = timings.get((entry.unchanged, "optimised"))
+    if theirs is None:
+        return row
+    ratio, spread = timings[row.label, "optimised"].speedup(theirs)
+    return replace(row, over_unchanged=ratio, over_unchanged_spread=spread)
+
+
+def _call(model: Any, picture: Tensor, form: str, how: Conditions) -> Callable[[], Any]:
     """A call that runs a form of a model on one picture; a detector resizes it to its own size."""
     detector = hasattr(model, "transform")
     features = features_of(model)
@@ -165,15 +192,15 @@ def _call(model: Any, picture: Tensor, form: str, dtype: str) -> Callable[[], An
         model = with_features(model, compiled)
     elif form == "optimised":
         size = (seen.shape[1], seen.shape[2], seen.shape[3])
-        model = lf.optimize(model, device=picture.device, batch=1, dtype=dtype, size=size)
+        model = lf.optimize(model, device=how.device, batch=1, dtype=how.dtype, size=size, search=how.search)
     if form == "backbone":
         run: Callable[[], Any] = partial(features, seen)
     else:
         run = partial(model, [picture] if detector else picture[None])
 
     def call() -> Any:
-        low = dtype != "float32"
-        context = torch.autocast(picture.device.type, getattr(torch, dtype)) if low else contextlib.nullcontext()
+        low = how.dtype != "float32"
+        context = torch.autocast(how.device.type, getattr(torch, how.dtype)) if low else contextlib.nullcontext()
         with torch.inference_mode(), context:
             return run()
 
