@@ -126,7 +126,7 @@ def plans(
         output: The result file.
     """
     if step == "table":
-        return plans_table(folder, output, distilled)
+        return plans_table(output, distilled)
     teacher = teacher_of(checkpoint)
     space = space_of(teacher, methods or None)
     study = Study(teacher, space, clock_for(_place(device, batch, dtype), runtime, repeats), folder)
@@ -234,20 +234,23 @@ def check(study: Study, costs: Costs, seconds: float, output: Path, random_plans
         wanted[f"random {index}"] = {"plan": plan.to_json(), "predicted": costs.predict(plan)}
     mine, workers = (int(number) for number in worker.split("/"))
     names = list(wanted)[mine::workers]
-    rows = [row for start in range(0, len(names), 6) for row in _measured(study, wanted, names[start : start + 6])]
-    if workers > 1:
-        return
     place = study.clock.place
     about: dict[str, Any] = {"teacher_seconds": seconds, "batch": place.batch, "dtype": str(place.dtype)}
-    errors = torch.tensor([row["error"] for row in rows if row["model"].startswith("random")]).abs()
-    if len(errors):
-        about |= {
-            "median_error": errors.median().item(),
-            "worst_error": errors.max().item(),
-            "plans_checked": len(errors),
-        }
-    write_result(record("lean plans", rows, place.device, **about), output)
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(names), 6):
+        rows += _measured(study, wanted, names[start : start + 6])
+        if workers == 1:  # what is measured is kept, whatever happens to the rest
+            about |= _errors(rows)
+            write_result(record("lean plans", rows, place.device, **about), output)
     console().print(about)
+
+
+def _errors(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How far predictions were off for the plans that were drawn at random; nothing where there is none."""
+    errors = torch.tensor([row["error"] for row in rows if row["model"].startswith("random")]).abs()
+    if not len(errors):
+        return {}
+    return {"median_error": errors.median().item(), "worst_error": errors.max().item(), "plans_checked": len(errors)}
 
 
 def _measured(study: Study, wanted: dict[str, dict[str, Any]], names: list[str]) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from leanformer.measure import console, read_rows
 
-from .plans_found import found_plans
 from .spread import answers, difference
 
 HEAD = (
@@ -20,30 +19,28 @@ HEAD = (
 )
 
 
-def plans_table(folder: Path, timed: Path, distilled: Path | None) -> None:
+def plans_table(timed: Path, distilled: Path | None) -> None:
     """Print the plans of a search as a table in Markdown, target by target.
 
     Args:
-        folder: what the search left.
         timed: what the step check wrote.
         distilled: what the study of these plans wrote; None: speeds alone.
     """
-    speeds = {row["model"]: row for row in read_rows(timed)}
+    speeds = {row["model"]: row for row in read_rows(timed) if not row["model"].startswith("random")}
     trained = {row["model"]: row for row in read_rows(distilled)} if distilled is not None else {}
-    console().print(table([name for name in found_plans(folder) if name in speeds], speeds, trained), soft_wrap=True)
+    console().print(table(speeds, trained), soft_wrap=True)
 
 
-def table(names: list[str], speeds: dict[str, dict[str, Any]], trained: dict[str, dict[str, Any]]) -> str:
+def table(speeds: dict[str, dict[str, Any]], trained: dict[str, dict[str, Any]]) -> str:
     """The plans as a table in Markdown; a plan that was not distilled has no accuracy.
 
     Args:
-        names: of the plans, as "lean 2" and "fewer pixels, 2".
-        speeds: plan → its predicted and measured speed.
+        speeds: plan, as "lean 2" or "fewer pixels, 2" → its predicted and measured speed.
         trained: plan → what the study found.
     """
     lines = [f"| {' | '.join(HEAD)} |", "| --- " * len(HEAD) + "|"]
-    for name in names:
-        told, row = speeds[name], trained.get(name)
+    for name, told in speeds.items():
+        row = trained.get(name)
         target = name.split(" ")[1].rstrip(",") if name.startswith("lean ") else name.rsplit(", ", 1)[1]
         cells = [name, f"{told['predicted_speedup']:.2f}x", f"{told['speedup']:.2f}x ± {100 * told['spread']:.0f}%"]
         cells += _accuracy(row, trained.get(f"lean {target}"))
