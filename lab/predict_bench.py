@@ -59,7 +59,7 @@ def predict_bench(
         photos = Path(folder) / "photos"
         write_pictures(photos, 0 if source else images)
         for _ in range(turns):
-            own = own_rate(lean, batch_size, place, 5)
+            own = own_rate(lean, batch_size, place, max(1, images // batch_size))  # for as long as predict will take
             answers = lf.predict(lean, source or photos, device=device, batch_size=batch_size, dtype="float32")
             report = answers.save(Path(folder) / "answers.parquet", overwrite=True)
             rates.append((own, report.rows / report.seconds))

@@ -6,8 +6,10 @@ Batches begin at multiples of the batch size whatever was done before, so that a
 one run computes. b images of a batch, C x H x W the model's input.
 """
 
+import contextlib
 import dataclasses
 import io
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +23,9 @@ from torch.utils.data import DataLoader, Dataset
 from .records import Read, Records
 from .storage import reason
 from .views import View, pixels_of
+
+READERS_YIELD = 10
+"""By how much reading processes are less urgent than the model beside them on a CPU."""
 
 
 @dataclasses.dataclass
@@ -146,8 +151,15 @@ def pixel_batches(records: Records, rows: Sequence[range], view: View, workers: 
     loader = DataLoader(
         _Batches(records, view, not gpu), batch_size=None, sampler=sampler, num_workers=workers, pin_memory=gpu,
         prefetch_factor=2 if workers else None, collate_fn=None,
+        worker_init_fn=None if gpu else _yield_to_the_model,
     )  # fmt: skip
     yield from loader
+
+
+def _yield_to_the_model(worker: int) -> None:
+    """Readers take what the model's threads leave: these wait for each other, so that one held up holds up all."""
+    with contextlib.suppress(OSError, AttributeError):  # not every system has it, or lets it be changed
+        os.nice(READERS_YIELD)
 
 
 def batch_rows(missing: Sequence[range], size: int) -> list[range]:
