@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as V
 
+from leanformer.data import Scenes, Target
 from leanformer.data.batches import Batch, Stretch
-from leanformer.data.dense import Scenes, Target
 from leanformer.data.draws import key_of, uniforms
 from leanformer.data.kinds import UNREADABLE
 from leanformer.data.reading import Places
-from leanformer.tasks.detection import Detection, for_detector
-from leanformer.tasks.segmentation import Segmentation
+from leanformer.tasks import Detection, Segmentation
+from leanformer.tasks.detection import for_detector
 from leanformer.train import Recipe
 
 THREADS = 4

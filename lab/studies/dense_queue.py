@@ -4,7 +4,6 @@ A row is trained in a folder of its own, held by one process. An adopted row wai
 backbone. A row that fails is written down as such and tried again by the next command.
 """
 
-import contextlib
 import shutil
 import time
 import traceback
@@ -18,12 +17,10 @@ import torch
 from torch import nn
 
 import leanformer as lf
-from leanformer.data.dense import Scenes
-from leanformer.data.dense_open import open_scenes
+from leanformer.data import Scenes, open_scenes
 from leanformer.data.draws import seed_all
 from leanformer.measure import commit, console, count
 from leanformer.train import Recipe
-from leanformer.train.checkpoint import NAMES as CHECKPOINTS
 
 from .dense_memory import DetectionInMemory, SegmentationInMemory, in_memory
 from .dense_rows import Builder, Row, few_regions
@@ -180,9 +177,8 @@ def train(row: Row, plan: Plan) -> dict[str, Any]:
         seed=plan.seed, device=str(plan.device), precision="bf16" if cuda else "no", workers=0, log_every=50,
         evaluate_every=LAST_ONLY, save_every=LAST_ONLY, evaluation_batch_size=AT_A_TIME if cuda else 2, quiet=True,
     )  # fmt: skip
-    for name in CHECKPOINTS:
-        with contextlib.suppress(FileNotFoundError):
-            (run / name).unlink()
+    for path in run.glob("checkpoint*.pt"):  # the row is done: nothing goes on from here
+        path.unlink()
     if not result.finished or result.evaluation is None:
         raise SystemExit(f"'{row.label}' was stopped by a signal")
     return {
