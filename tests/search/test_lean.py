@@ -132,6 +132,14 @@ def test_an_interrupted_training_goes_on_where_it_was(teacher, data, tmp_path, m
 TARGETS = Target(curve=(1.6, 1.3)).points()
 
 
+def test_a_training_that_loses_is_not_kept(teacher, data, tmp_path):
+    ruin = lf.recipes.finetune(epochs=2, batch_size=8, learning_rate=3.0, clip_grad=None, warmup_epochs=0)
+    result = lf.lean(teacher, data, speedup=1.3, recipe=ruin, output=tmp_path / "ruined", **QUICK)
+    told_of = json.loads((tmp_path / "ruined" / "plan.json").read_text())["distilled"]
+    assert told_of["kept"] == "fitted"
+    assert all(torch.equal(result.model.state_dict()[name], tensor) for name, tensor in teacher.state_dict().items())
+
+
 def test_a_curve_has_a_model_for_each_speed(teacher, data, tmp_path):
     result = lf.lean(teacher, data, curve=(1.6, 1.3), train=False, output=tmp_path, **QUICK)
     assert [round(each.speedup, 1) for each in result.curve] == [1.3, 1.6]

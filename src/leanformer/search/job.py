@@ -163,8 +163,25 @@ class Job:
             return self.distiller.calibrated(plan)
         self.progress.say(f"distilling {plan}{self._how_long(entries)}")
         student = self.distiller.distilled(plan.build(self.teacher.cpu()), entries, self._path("train", index))
+        student = self._better(plan, student, entries)
         self.record.keep()
         return student
+
+    def _better(self, plan: Plan, trained: nn.Module, entries: dict[str, Any]) -> nn.Module:
+        """The trained model, or the one before training where that loses less on the images for choosing."""
+        judge = self._judge()
+        before, after = judge(plan), judge.verdict(trained.to(judge.device), plan.size)
+        kept = "trained" if after.loss <= before.loss else "fitted"
+        entries["distilled"] = {"before": before.agreement, "after": after.agreement, "kept": kept}
+        change = f"agreement {before.agreement:.1f}% → {after.agreement:.1f}% by training"
+        if kept == "trained":
+            self.progress.say(change)
+            return trained
+        images = len(self.parts.training)
+        self.progress.say(
+            f"{change} on {images} images, which is a loss: the model stays as it was; more images would help"
+        )
+        return self.distiller.calibrated(plan)
 
     def _how_long(self, entries: dict[str, Any]) -> str:
         """How long the training will take, by the pace of the trials; nothing where there were none."""
