@@ -181,7 +181,7 @@ class MixesTheBatch(GainBranch):
         return super().gained(x - x.mean(0, keepdim=True))
 
 
-@broken("deepcopy_and_pickle", "pickle|local object")
+@broken("deepcopy_and_pickle", "local object 'StoresALambda")
 class StoresALambda(GainBranch):
     def __init__(self, gain: nn.Parameter, **parts: Any):
         super().__init__(gain, **parts)

@@ -173,13 +173,14 @@ class Job:
         before, after = judge(plan), judge.verdict(trained.to(judge.device), plan.size)
         kept = "trained" if after.loss <= before.loss else "fitted"
         entries["distilled"] = {"before": before.agreement, "after": after.agreement, "kept": kept}
-        change = f"agreement {before.agreement:.1f}% → {after.agreement:.1f}% by training"
+        change = f"agreement {before.agreement:.1f}% → {after.agreement:.1f}%"
         if kept == "trained":
-            self.progress.say(change)
+            self.progress.say(f"trained: {change}")
             return trained
         images = len(self.parts.training)
         self.progress.say(
-            f"{change} on {images} images, which is a loss: the model stays as it was; more images would help"
+            f"training on {images} images took the answers further from the model's ({change}), so the lean model "
+            "stays as it was before; more images would help"
         )
         return self.distiller.calibrated(plan)
 
