@@ -62,7 +62,8 @@ def suite(
         repeats: How often each form is timed, in turn with the others.
         only: Only the rows whose name contains this text, as "DeiT-S batch 1." or "swin"; several texts are parted
             by |.
-        fp8: The lean models with fp8 products as well; they do not count for the speed-ups.
+        fp8: The lean models with fp8 products as well, and with torchao's where it is installed; they do not count for
+            the speed-ups.
         search: For families: lf.optimize with its search as well; with one worker alone.
         workers: Compile so many backbones at the same time; they are still timed in turn.
         dry_run: Tiny models at a tiny batch, once: does every row run here?

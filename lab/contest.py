@@ -22,7 +22,9 @@ from leanformer import optimize
 from leanformer.core import input_of
 from leanformer.measure import Timing, count, graphed, interleave, prepare
 
-OPTIMISED, FP8 = "optimised", "fp8"
+from .peers import fp8_by_torchao, installed
+
+OPTIMISED, FP8, TORCHAO = "optimised", "fp8", "torchao's fp8"
 TORCH = "torch"
 """The runtime in which `lf.optimize` works."""
 Call = Callable[[], Any]
@@ -42,7 +44,7 @@ class Contest:
     runtime: str = TORCH
     forms: dict[str, float] = field(default_factory=dict)
     """Form → images a second: 'backbone eager', 'backbone compiled', …, 'backbone optimised', and the lean model's
-    'eager', 'compiled', 'optimised', 'fp8'."""
+    'eager', 'compiled', 'optimised', 'fp8', "torchao's fp8, compiled"."""
     spread: dict[str, float] = field(default_factory=dict)
     """Form → half the range of its repeats over their median."""
     mac_ratio: float | None = None
@@ -92,7 +94,8 @@ class Conditions:
     dtype: str
     repeats: int = 5
     fp8: bool = False
-    """Whether each lean model is timed with fp8 products as well; they change answers and stand apart."""
+    """Whether each lean model is timed with fp8 products as well, and with torchao's where it is installed; they change
+    answers and stand apart."""
     compile_leans: bool = False
     """Whether each lean model is timed under torch.compile alone as well."""
     runtimes: Mapping[str, Open] = field(default_factory=dict)
@@ -186,6 +189,9 @@ class _Entrants:
             rounded = self.conditions.optimised(lean, fp8=True)
             self.errors[label][FP8] = rounded.choice.error
             calls[FP8] = functools.partial(rounded, images)
+            if installed("torchao"):
+                theirs = compiled_forms(fp8_by_torchao(ready), images)
+                calls |= {f"{TORCHAO}, {form}": call for form, call in theirs.items() if form != "eager"}
         return calls
 
     def peer_calls(self, label: str, peer: nn.Module) -> dict[str, Call]:

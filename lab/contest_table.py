@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from .contest import FP8, OPTIMISED, TORCH, Contest
+from .contest import FP8, OPTIMISED, TORCH, TORCHAO, Contest
 from .tables import as_table, number
 
 
@@ -34,6 +34,7 @@ def _figures(contest: Contest) -> dict[str, str]:
     form = OPTIMISED if contest.runtime == TORCH else contest.runtime
     lean = contest.forms.get(form) or max(rate for f, rate in contest.forms.items() if f.startswith("compiled"))
     rounded = contest.fp8_over_timm is not None
+    torchaos = max((rate for f, rate in contest.forms.items() if f.startswith(TORCHAO)), default=None)
     return {
         "timm's best": f"{contest.fastest_of_timm:,.0f}",
         "backbone optimised": number(contest.forms.get(f"backbone {form}"), ",.0f"),
@@ -46,4 +47,5 @@ def _figures(contest: Contest) -> dict[str, str]:
         "share": number(contest.share, ".2f"),
         "with fp8": number(contest.fp8_over_timm, ".2f"),
         "its error": number(contest.errors.get(FP8), ".1e") if rounded else "",
+        "with torchao's": number(torchaos and torchaos / contest.fastest_of_timm, ".2f"),
     }

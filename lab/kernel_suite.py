@@ -197,7 +197,7 @@ def _forms(case: Case, arguments: tuple[Any, ...], device: torch.device) -> dict
     kernel = compiled(case.kernel) if case.compiled else case.kernel
     functions = {"kernel": kernel, TORCH: compiled(case.reference), **case.also}
     calls = {form: functools.partial(_call, function, arguments) for form, function in functions.items()}
-    return {form: capture(call) for form, call in calls.items()} if device.type == "cuda" else calls
+    return {form: capture(call, device) for form, call in calls.items()} if device.type == "cuda" else calls
 
 
 @torch.inference_mode()

@@ -5,6 +5,7 @@
 | torch-pruning | torch-pruning | removes channels of the embedding, of each head and of the MLP, by magnitude |
 | tome | tome (facebookresearch/ToMe) | merges r tokens in every block |
 | pruna | pruna, transformers | the same, on a ViT of transformers with the backbone's dims |
+| torchao | torchao | fp8 products, rounded row by row; beside ours, of the same lean model |
 
 A peer's strength is set so that its MACs come as near to the wanted ones as its steps allow. Nothing is trained: speed
 does not depend on the weights.
@@ -33,14 +34,14 @@ def installed(peer: str) -> bool:
     """Whether the packages of a peer are there.
 
     Args:
-        peer: torch-pruning, tome or pruna.
+        peer: torch-pruning, tome, pruna or torchao.
 
     >>> installed("torch-pruning") in (True, False)
     True
     """
-    if peer not in PEERS:
-        raise ValueError(f"unknown peer '{peer}'; known: {', '.join(PEERS)}")
-    return all(importlib.util.find_spec(package) is not None for package in PEERS[peer][0])
+    if peer not in PACKAGES:
+        raise ValueError(f"unknown peer '{peer}'; known: {', '.join(PACKAGES)}")
+    return all(importlib.util.find_spec(package) is not None for package in PACKAGES[peer])
 
 
 def make_peer(peer: str, backbone: nn.Module, macs: int) -> nn.Module:
@@ -51,7 +52,7 @@ def make_peer(peer: str, backbone: nn.Module, macs: int) -> nn.Module:
         backbone: the ViT, left as it was.
         macs: of one image.
     """
-    return PEERS[peer][1](backbone, macs)
+    return PEERS[peer](backbone, macs)
 
 
 def pruned(backbone: nn.Module, macs: int) -> nn.Module:
@@ -147,6 +148,21 @@ class LogitsAlone(nn.Module):
         return self.model(images).logits
 
 
+def fp8_by_torchao(model: nn.Module) -> nn.Module:
+    """A copy of a bfloat16 model whose linear layers, all but the classifier, are torchao's fp8 products."""
+    from torchao.quantization import (  # type: ignore[import-not-found]
+        Float8DynamicActivationFloat8WeightConfig,
+        PerRow,
+        quantize_,
+    )
+
+    new: Any = copy.deepcopy(model).eval()
+    head = new.get_classifier()
+    config = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow())
+    quantize_(new, config, filter_fn=lambda module, path: isinstance(module, nn.Linear) and module is not head)
+    return new
+
+
 def _merges_for(merging: Callable[[int], nn.Module], macs: int, patches: int) -> int:
     """How many tokens to merge in every block for MACs nearest to the wanted ones; more merges cost less."""
     low, high = 0, patches // 2
@@ -156,9 +172,17 @@ def _merges_for(merging: Callable[[int], nn.Module], macs: int, patches: int) ->
     return min((low, high), key=lambda r: abs(count(merging(r)).macs - macs))
 
 
-PEERS: dict[str, tuple[tuple[str, ...], Callable[[nn.Module, int], nn.Module]]] = {
-    "torch-pruning": (("torch_pruning",), pruned),
-    "tome": (("tome",), merged_by_tome),
-    "pruna": (("pruna", "transformers"), merged_by_pruna),
+PACKAGES = {
+    "torch-pruning": ("torch_pruning",),
+    "tome": ("tome",),
+    "pruna": ("pruna", "transformers"),
+    "torchao": ("torchao",),
 }
-"""Peer → the packages that it needs, and the function that makes its model."""
+"""Peer → the packages that it needs."""
+
+PEERS: dict[str, Callable[[nn.Module, int], nn.Module]] = {
+    "torch-pruning": pruned,
+    "tome": merged_by_tome,
+    "pruna": merged_by_pruna,
+}
+"""Peer → the function that makes its model of a backbone at about so many MACs."""

@@ -193,7 +193,7 @@ def search(study: Study, explorer: Explorer, wanted: dict[str, float], evaluatio
     """
     for target, budget in wanted.items():
         began = time.monotonic()
-        best = explorer.best(budget, evaluations, stop=lambda: time.monotonic() > began + 60 * minutes)  # noqa: B023
+        best = explorer.best(budget, evaluations, seconds=60 * minutes)
         (study.folder / "judged.json").write_text(json.dumps(explorer.judge.to_json()))
         if not best:
             study.say(f"{target}: out of reach")

@@ -111,6 +111,20 @@ def test_fp8_products_stand_beside_the_others_and_do_not_count(vit, monkeypatch)
     assert "its error" in [column.header for column in contest_table([found]).columns]
 
 
+def test_torchaos_fp8_products_are_timed_beside_ours_where_it_is_installed(vit, monkeypatch):
+    api = pytest.importorskip("torchao.quantization.quant_api")
+    from leanformer.speed import fp8
+
+    monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)
+    monkeypatch.setattr(api, "_check_hardware_support", lambda granularity: None)  # else it refuses a CPU
+    conditions = Conditions(device=torch.device("cpu"), batch=2, dtype="bfloat16", repeats=1, fp8=True)
+    (found,) = run_contests("vit", vit, vit, {"EViT": lean_of(vit)}, conditions)
+    assert not found.failed
+    assert found.forms["torchao's fp8, compiled"] > 0
+    shown = contest_table([found])
+    assert "with torchao's" in [column.header for column in shown.columns]
+
+
 def test_old_rows_without_the_new_ratios_show_blanks():
     forms = {"backbone eager": 10.0, "backbone compiled": 20.0, "eager": 25.0, "compiled": 28.0, "optimised": 30.0}
     old = Contest("lean", "vit", 1, 32, "float32", forms=forms, mac_ratio=2.0)

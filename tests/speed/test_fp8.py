@@ -29,6 +29,22 @@ def test_every_row_uses_the_whole_range_and_errs_by_half_a_step():
     assert torch.equal(quantise_rows(torch.zeros(2, 16))[0].float(), torch.zeros(2, 16))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_are_rounded_as_torchao_rounds_them(dtype):
+    granularity = pytest.importorskip("torchao.quantization.granularity")
+    from torchao.quantization import Float8Tensor
+
+    weight = torch.randn(64, 192).to(dtype)
+    theirs = Float8Tensor.from_hp(weight, granularity=granularity.PerRow())
+    rounded, scale = quantise_rows(weight)
+    if dtype == torch.float32:
+        assert torch.equal(theirs.qdata.view(torch.uint8), rounded.view(torch.uint8))
+        assert torch.equal(theirs.scale, scale)
+    else:  # torchao rounds the scales to bf16 as well
+        ours, other = (w.float() * s - weight.float() for w, s in ((rounded, scale), (theirs.qdata, theirs.scale)))
+        assert ours.norm() < 1.01 * other.norm()
+
+
 def test_on_the_cpu_the_rounded_numbers_are_multiplied_exactly():
     layer, x = nn.Linear(32, 48), torch.randn(2, 7, 32)
     module = fp8.Fp8Linear(layer)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from ..core import input_of
+from ..core import input_of, plain_of
 from .parity import inputs, relative_error
 from .preprocess import Preprocessed
 from .source import Exported, export
@@ -29,7 +29,7 @@ def to_openvino(model: nn.Module, path: str | Path, **options: Any) -> Exported:
     0.0089
     """
     done = export(model, path, OPENVINO, **options)
-    return dataclasses.replace(done, notes={"bf16_error": _bf16_error(model, done.path, **options)})
+    return dataclasses.replace(done, notes={**done.notes, "bf16_error": _bf16_error(model, done.path, **options)})
 
 
 @torch.no_grad()
@@ -38,13 +38,15 @@ def _bf16_error(
     path: Path,
     preprocess: tuple[int, int] | None = None,
     images: Tensor | None = None,
+    size: tuple[int, int] | None = None,
     **options: Any,
 ) -> float | None:
     """The largest relative error when OpenVINO computes in bf16; None where the CPU has none."""
     if "BF16" not in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return None
-    given = copy.deepcopy(model).cpu().eval()
+    given = copy.deepcopy(plain_of(model)).cpu().eval()
     shape = input_of(given)["input_size"]
+    shape = shape if size is None else (shape[0], *size)
     if preprocess is not None:
         given, shape = Preprocessed(given, preprocess), (shape[0], *preprocess)
     run = open_openvino(path, "bf16")

@@ -213,7 +213,7 @@ class _Cell:
             return _Ready(fast.module, ungraphed, lambda: functools.partial(fast.recaptured(), images))
         if mode == "graph" and self.device.type == "cuda":  # not compiled twice
             call = compiled.call if compiled is not None else self._prepare(model, twin, images, "compiled")
-            return _Ready(twin, call, lambda: functools.partial(with_copies(capture(call), images), images.clone()))
+            return _Ready(twin, call, lambda: functools.partial(with_copies(capture(call, images.device), images), images.clone()))
         call = self._prepare(model, twin, images, mode)
         return _Ready(twin, call, lambda: call)
 

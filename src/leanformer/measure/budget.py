@@ -33,9 +33,10 @@ def keep_rate_for(model: nn.Module, macs: float, img_size: int | tuple[int, int]
         costs[step] = count(with_options(twin, keep_rate=step / STEPS), size).macs
         return costs[step] <= macs
 
-    low, high = 1, STEPS
+    high = STEPS
     if fits(high):
         return 1.0
+    low = next(step for step in range(1, STEPS) if _taken(twin, step / STEPS))
     if not fits(low):
         raise ValueError(
             f"even a keep rate of {low / STEPS} costs {costs[low] / 1e9:.3f} G MACs, over {macs / 1e9:g} G"
@@ -44,6 +45,15 @@ def keep_rate_for(model: nn.Module, macs: float, img_size: int | tuple[int, int]
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low / STEPS
+
+
+def _taken(model: nn.Module, rate: float) -> bool:
+    """Whether the model's methods take this keep rate; some have a least one."""
+    try:
+        with_options(model, keep_rate=rate)
+    except ValueError:
+        return False
+    return True
 
 
 def _set_size(model: nn.Module, img_size: int | tuple[int, int]) -> None:

@@ -76,7 +76,7 @@ class Clock:
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))  # there may be several devices
         return event
 
     def wait(self) -> None:
@@ -189,26 +189,28 @@ def prepare(model: nn.Module, images: Tensor, mode: str) -> Call:
         with torch.inference_mode():
             return run(images)
 
-    return capture(call) if mode == "graph" else call
+    return capture(call, images.device) if mode == "graph" else call
 
 
-def capture(call: Call) -> Call:
+def capture(call: Call, device: torch.device | None = None) -> Call:
     """Record a call into a CUDA graph; the result replays it and returns the output it wrote to.
 
     Args:
         call: what is recorded; it must read the same memory at each replay.
+        device: where it computes; by default the current device.
 
     >>> replay = capture(lambda: model(images))  # doctest: +SKIP
     """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = call()
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                call()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            output = call()
 
     def replay(recorded: Call = call) -> Any:  # who holds the replay holds the code, weights and inputs that it reads
         graph.replay()
@@ -232,7 +234,7 @@ def graphed(run: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[Tensor
         with torch.inference_mode():
             return run(buffer)
 
-    return with_copies(capture(call), buffer)
+    return with_copies(capture(call, images.device), buffer)
 
 
 def with_copies(replay: Call, inputs: Tensor) -> Callable[[Tensor], Tensor]:

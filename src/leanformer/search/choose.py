@@ -66,13 +66,16 @@ class Chooser:
             budget: seconds a batch.
             entries: what is known of this target; the trials are written here.
         """
+        if self.seconds <= budget * (1 + 1e-9):
+            return self._unchanged()
         tries: list[dict[str, Any]] = []
-        until = time.monotonic() + 60 * self.options.minutes_of_search
         for turn in range(ROUNDS):
-            found = self.searched(budget, self.options.evaluations // (4 if turn else 1), until)
-            new = self._timed(self.explorer.champions(found)[:TRIED] if self.trials else found[:TIMED])
-            tries += [each for each in new if each["plan"] not in [known["plan"] for known in tries]]
-            if not new or _close(tries, budget):
+            found = self.searched(budget, 1 / 4 if turn else 1)
+            best = self.explorer.champions(found)[:TRIED] if self.trials else found[:TIMED]
+            known = [each["plan"] for each in tries]
+            new = self._timed([each for each in best if each.plan.to_json() not in known])
+            tries += new
+            if not new or self._settled(tries, budget):
                 break
         if not tries:
             return self._out_of_reach(budget)
@@ -87,35 +90,30 @@ class Chooser:
         Args:
             drop: points of agreement.
         """
-        unchanged = Plan(self.explorer.space.sizes[0])
-        chosen = {**told(self._candidate(unchanged, self.seconds)), "measured": self.seconds}
-        until = time.monotonic() + 60 * self.options.minutes_of_search
+        chosen = self._unchanged()
         for times in LADDER:
-            good = [
-                each
-                for each in self.searched(self.seconds / times, self.options.evaluations, until)
-                if 100 - each.verdict.agreement <= drop
-            ]
+            found = self.searched(self.seconds / times)
+            good = [each for each in found if 100 - each.verdict.agreement <= drop]
             if not good:
                 break
-            chosen = self._timed(good[:1])[0]
+            chosen = min(chosen, self._timed(good[:1])[0], key=lambda each: each["measured"])
         return chosen
 
-    def searched(self, budget: float, evaluations: int, until: float) -> list[Candidate]:
+    def searched(self, budget: float, share: float = 1) -> list[Candidate]:
         """The plans that are predicted to lose least within the budget, the best first.
 
         Args:
             budget: seconds a batch.
-            evaluations: how long to search; see `Explorer.best`.
-            until: when to stop all the same, on the monotonic clock.
+            share: of the evaluations and minutes that a search may take.
         """
+        evaluations = max(1, int(share * self.options.evaluations))
+        self.teacher.to(self.explorer.judge.device)
 
         def tell(best: Candidate) -> None:
             self.progress.say(f"agreement {best.verdict.agreement:.1f}%: {best.plan}")
 
         with self.progress.step(f"searching plans of {budget * 1e3:.3g} ms a batch", evaluations) as done:
-            stop = lambda: time.monotonic() > until  # noqa: E731
-            return self.explorer.best(budget, max(1, evaluations), tell, stop, done)
+            return self.explorer.best(budget, evaluations, tell, 60 * share * self.options.minutes_of_search, done)
 
     def _timed(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
         if not candidates:
@@ -123,7 +121,6 @@ class Chooser:
         models = {each.plan: fold(each.plan.build(self.teacher.cpu())) for each in candidates}
         with self.progress.step(f"timing the best {len(candidates)}", len(models) + 1 + self.clock.repeats) as done:
             timed = self.clock.models({None: fold(apply(self.teacher)), **models}, done)
-        self.teacher.to(self.explorer.judge.device)
         rows = []
         for each in candidates:
             speedup, spread = timed[each.plan].speedup(timed[None])
@@ -141,7 +138,7 @@ class Chooser:
             return met[0]
         champions: dict[tuple[str, ...], dict[str, Any]] = {}
         for each in met:
-            champions.setdefault(self.explorer.family(Plan.from_json(each["plan"])), each)
+            champions.setdefault(self._family(each), each)
         finalists = list(champions.values())[:TRIED]
         first = Plan.from_json(met[0]["plan"]).build(self.teacher.cpu())
         updates = self.distiller.trial_updates(len(finalists), first, entries)
@@ -160,7 +157,6 @@ class Chooser:
     def _trial(self, told_of: dict[str, Any], updates: int) -> dict[str, Any]:
         plan, judge, began = Plan.from_json(told_of["plan"]), self.explorer.judge, time.perf_counter()
         model = self.distiller.tried(plan, updates).to(judge.device)
-        self.teacher.to(judge.device)
         verdict = judge.verdict(model, plan.size)
         self.progress.say(f"after {updates} updates agreement {verdict.agreement:.1f}%: {plan}")
         return {
@@ -179,14 +175,30 @@ class Chooser:
         )
         return {**found, "out_of_reach": True}
 
+    def _unchanged(self) -> dict[str, Any]:
+        """The model as it is, as a plan."""
+        plan = Plan(self.explorer.space.sizes[0])
+        return {**told(self._candidate(plan, self.seconds)), "measured": self.seconds}
+
     def _candidate(self, plan: Plan, seconds: float) -> Candidate:
+        self.teacher.to(self.explorer.judge.device)
         return Candidate(plan, seconds, self.explorer.judge(plan))
 
+    def _settled(self, tries: list[dict[str, Any]], budget: float) -> bool:
+        """Whether the best plan that keeps the budget is near to it, and no family missed it that may be better.
 
-def _close(tries: list[dict[str, Any]], budget: float) -> bool:
-    """Whether the best plan that keeps the budget is near to it."""
-    met = [each for each in tries if each["measured"] <= MISSED * budget]
-    return bool(met) and min(met, key=lambda each: each["loss"])["measured"] >= WASTED * budget
+        A family that missed is asked again: its times are known better now.
+        """
+        met = [each for each in tries if each["measured"] <= MISSED * budget]
+        if not met:
+            return False
+        best, done = min(met, key=lambda each: each["loss"]), {self._family(each) for each in met}
+        missed = [each for each in tries if self._family(each) not in done]
+        waiting = any(self.trials or each["loss"] < best["loss"] for each in missed)
+        return not waiting and best["measured"] >= WASTED * budget
+
+    def _family(self, row: dict[str, Any]) -> tuple[str, ...]:
+        return self.explorer.family(Plan.from_json(row["plan"]))
 
 
 def told(candidate: Candidate) -> dict[str, Any]:

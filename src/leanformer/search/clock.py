@@ -66,8 +66,8 @@ class Clock:
 
     place: Place
     repeats: int = 7
-    counts: ClassVar[tuple[float, ...]] = (1.0, 0.82, 0.65, 0.5, 0.36, 0.24, 0.15)
-    """Shares of the most tokens at which parts are timed."""
+    counts: ClassVar[tuple[float, ...]] = (1.0, 0.82, 0.65, 0.5, 0.36, 0.24, 0.15, 0.06)
+    """Shares of the most tokens at which parts are timed; what reduces in every block ends with few."""
 
     def whole(self, model: nn.Module, folder: Path) -> Call:
         """A call of a fused model on a batch, as a user would make it; `folder` is for files."""
@@ -132,7 +132,7 @@ class TorchClock(Clock):
 
     def part(self, part: Part, varies: bool, folder: Path) -> Call:
         call = _without_gradients(torch.compile(part.module.eval(), dynamic=varies), part.x)
-        return capture(call) if self.place.device.type == "cuda" else call
+        return capture(call, self.place.device) if self.place.device.type == "cuda" else call
 
 
 class EagerClock(Clock):
@@ -155,7 +155,7 @@ class ExportedClock(Clock):
     """
 
     format: Format | None = None
-    counts: ClassVar[tuple[float, ...]] = (1.0, 0.6, 0.32, 0.15)  # each is an export of its own
+    counts: ClassVar[tuple[float, ...]] = (1.0, 0.6, 0.32, 0.15, 0.06)  # each is an export of its own
 
     def whole(self, model: nn.Module, folder: Path) -> Call:
         images = self.images(model)
@@ -179,7 +179,7 @@ class ExportedClock(Clock):
 class MacsClock(Clock):
     """Counts multiply-accumulates and calls them seconds of an imaginary chip."""
 
-    counts: ClassVar[tuple[float, ...]] = (1.0, 0.6, 0.32, 0.15)
+    counts: ClassVar[tuple[float, ...]] = (1.0, 0.6, 0.32, 0.15, 0.06)
     known: ClassVar[dict[str, int]] = {}
     """MACs of what was counted before, by its structure."""
 

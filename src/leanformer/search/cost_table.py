@@ -5,6 +5,7 @@ tokens takes beyond that is found from pairs of blocks: both reducing, and only 
 """
 
 import copy
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from .clock import Clock, Part, Place
 from .cost import Costs, Curve
 from .plan import Plan, Space
 
-REDUCED_AT, REDUCED_BY = (0.3, 0.65, 1.0), 0.2
+REDUCED_AT, REDUCED_BY = (0.06, 0.3, 0.65, 1.0), 0.2
 """Shares of the most tokens that come into reducing blocks which are timed whole, and the share that goes there."""
 
 
@@ -66,7 +67,7 @@ def _halves(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dic
             first = costs.kinds.index(kind)
             half = _half(blocks[first], slot)
             for tokens in _counts(blocks[first], costs.tokens[space.sizes[0]][first], space, clock):
-                x = _example(blocks[first], tokens, clock.place)
+                x = _example(blocks[first], tokens, clock.place, space.sizes[0])
                 found["half", slot, kind, variant, tokens] = Part(half, x, (slot, kind, variant))
     return found
 
@@ -104,7 +105,7 @@ def _pairs(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict
             for tokens in _reduced_at(costs.tokens[space.sizes[0]][last]):
                 # the number of pairs that merge is worked out in Python: each count is a program of its own
                 key = ("pair", name, tokens, both)
-                found[key] = Part(pair, _example(blocks[0], tokens, clock.place), key)
+                found[key] = Part(pair, _example(blocks[0], tokens, clock.place, space.sizes[0]), key)
     return found
 
 
@@ -138,9 +139,13 @@ def _half(block: Block, slot: str) -> nn.Module:
 
 
 def _kinds(blocks: Sequence[Block], tokens: Sequence[int]) -> list[int]:
-    """A number for each block; blocks of the same structure and the same tokens share it."""
+    """A number for each block; blocks of the same structure and the same tokens share it.
+
+    Paths are dropped in training alone, and at another rate in every block.
+    """
     seen: dict[str, int] = {}
-    return [seen.setdefault(f"{block!r} {count}", len(seen)) for block, count in zip(blocks, tokens, strict=True)]
+    structures = [re.sub(r"DropPath\(.*?\)", "Identity()", repr(block)) for block in blocks]
+    return [seen.setdefault(f"{each} {count}", len(seen)) for each, count in zip(structures, tokens, strict=True)]
 
 
 def _counts(block: Block, tokens: int, space: Space, clock: Clock) -> list[int]:
@@ -150,12 +155,13 @@ def _counts(block: Block, tokens: int, space: Space, clock: Clock) -> list[int]:
     return sorted({max(4, round(share * tokens)) for share in clock.counts})
 
 
-def _example(block: Block, tokens: int, place: Place) -> Tensor:
-    """Random tokens as the block takes them; a map is a square one."""
+def _example(block: Block, tokens: int, place: Place, size: tuple[int, int]) -> Tensor:
+    """Random tokens as the block takes them; a map is as high for its width as the images."""
     if block.layout == "NLC":
         return torch.randn(place.batch, tokens, block.dim, device=place.device).to(place.dtype)
-    side = round(tokens**0.5)
-    shape = (place.batch, block.dim, side, side) if block.layout == "NCHW" else (place.batch, side, side, block.dim)
+    height = round((tokens * size[0] / size[1]) ** 0.5)
+    plane = (height, round(tokens / height))
+    shape = (place.batch, block.dim, *plane) if block.layout == "NCHW" else (place.batch, *plane, block.dim)
     x = torch.randn(shape, device=place.device).to(place.dtype)
     return x.contiguous(memory_format=torch.channels_last) if block.layout == "NCHW" else x
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..core import METHODS
+from ..core import METHODS, Choices
 from .plan import Space
 
 Weights = dict[str, dict[int, float]]
@@ -97,7 +97,7 @@ def varied(one: Direction, space: Space, draw: random.Random) -> Direction:
         weights = with_another(weights, space, draw)
     else:
         name = draw.choice(list(weights))
-        weights[name] = _shaken(weights[name], space.choices[name].blocks, draw)
+        weights[name] = _shaken(weights[name], space.choices[name], draw)
     return replace(one, size=size, weights=_scaled(weights, space))
 
 
@@ -117,13 +117,19 @@ def with_another(weights: Weights, space: Space, draw: random.Random) -> Weights
     if not free:
         return weights
     name = draw.choice(free)
-    blocks = space.choices[name].blocks
-    some = draw.sample(blocks, min(len(blocks), draw.randint(1, 4)))
-    return {**weights, name: {block: draw.uniform(0.3, 1.0) for block in some}}
+    offered = space.choices[name]
+    some = draw.sample(offered.blocks, min(len(offered.blocks), draw.randint(1, 4)))
+    return {**weights, name: {block: _drawn(offered, draw, 0.3) for block in some}}
 
 
-def _shaken(weights: Mapping[int, float], blocks: tuple[int, ...], draw: random.Random) -> dict[int, float]:
+def _drawn(offered: Choices, draw: random.Random, least: float) -> float:
+    """A weight at random: one of the steps where a method comes in steps, else any of at least so much."""
+    return draw.uniform(least, 1.0) if offered.steps is None else draw.choice(offered.steps) / offered.most
+
+
+def _shaken(weights: Mapping[int, float], offered: Choices, draw: random.Random) -> dict[int, float]:
     """Weights moved a little, moved to a neighbouring block, dropped or added."""
+    blocks = offered.blocks
     new, move = dict(weights), draw.random()
     if move < 0.55 or not new:
         for block in blocks:
@@ -135,7 +141,7 @@ def _shaken(weights: Mapping[int, float], blocks: tuple[int, ...], draw: random.
     elif move < 0.85:
         new.pop(draw.choice(list(new)), None)
     else:
-        new[draw.choice(blocks)] = draw.uniform(0.1, 1.0)
+        new[draw.choice(blocks)] = _drawn(offered, draw, 0.1)
     return {block: weight for block, weight in new.items() if weight > 0.02}
 
 

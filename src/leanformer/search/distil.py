@@ -137,11 +137,12 @@ class Distiller:
         if "training" not in entries:
             seconds = (1 - TRIAL_SHARE) * 60 * self.options.minutes
             updates = max(1, int(seconds / self._pace(student, recipe)))
-            an_epoch = max(1, len(training) // recipe.batch_size)
-            images = len(training) if updates >= an_epoch else updates * recipe.batch_size
-            entries["training"] = {"images": images, "epochs": max(1, updates // an_epoch)}
+            epochs = max(1, math.ceil(updates * recipe.batch_size / len(training)))
+            images = min(len(training), max(1, updates // epochs) * recipe.batch_size)
+            entries["training"] = {"images": images, "epochs": epochs}
         found = entries["training"]
-        return some(training, list(range(found["images"]))), recipe.replace(epochs=found["epochs"])
+        epochs, warmup = found["epochs"], min(recipe.warmup_epochs, found["epochs"] / 5)
+        return some(training, list(range(found["images"]))), recipe.replace(epochs=epochs, warmup_epochs=warmup)
 
     def _pace(self, student: nn.Module, recipe: Recipe) -> float:
         """Seconds an update, by a few of them on a copy; with what it takes to begin, so rather too many."""

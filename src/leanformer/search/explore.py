@@ -9,8 +9,10 @@ hand. The pool that new plans come from keeps the best of every family (the set 
 at a smaller one).
 """
 
+import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +29,8 @@ STRONGEST = 4.0
 """The highest strength: a block with a quarter of the largest weight has then all that its method offers."""
 POOL, FINAL, FAMILIES = 24, 6, 4
 """Plans that new ones come from, those that are judged on all images, and families whose best plan is too."""
+TO_FAMILIES = 0.25
+"""Share of the new plans that come from the best of some family: what training will bring back is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class Explorer:
         budget: float,
         evaluations: int = 200,
         told: Callable[[Candidate], None] = lambda candidate: None,
-        stop: Callable[[], bool] = lambda: False,
+        seconds: float = math.inf,
         done: Callable[[int], None] = lambda evaluations: None,
     ) -> list[Candidate]:
         """The plans that lose least within the budget, the best first, judged on all images.
@@ -133,20 +137,23 @@ class Explorer:
             budget: seconds a batch.
             evaluations: how many plans could be judged on `few` images for what this search may cost.
             told: called with every plan that is the best so far.
-            stop: asked between plans; True ends the search with what is there.
+            seconds: of search at most; it then ends with what is there.
             done: told how many evaluations' worth of images have been looked at.
         """
-        race = _Race(self, budget, evaluations, told, stop, done)
-        fitted = {name for name, offered in self.space.choices.items() if offered.fitted}  # last: fitting takes long
-        made_by_hand = sorted(
-            starts(self.space), key=lambda start: (bool(fitted & {*start.weights}), race.draw.random())
-        )
-        race.begin([*self.directions, *made_by_hand])
+        race = _Race(self, budget, evaluations, told, seconds, done)
+        by_hand = sorted(starts(self.space), key=lambda start: (*self._late(start), race.draw.random()))
+        race.begin([*self.directions, *by_hand])
         idle = 0
         while race.pool and race.open() and idle < 200:
             idle = 0 if race.consider(varied(race.parent(), self.space, race.draw)) else idle + 1
         self.directions = [each.direction for each in race.pool if each.direction is not None]
         return sorted(race.finalists(), key=lambda each: each.loss)
+
+    def _late(self, start: Direction) -> tuple[bool, bool, bool]:
+        """What is looked at late, should the time not do for all: fitted methods, for fitting takes long; methods after
+        smaller images alone; methods on smaller images after those on the model's own."""
+        fitted = any(self.space.choices[name].fitted for name in start.weights)
+        return fitted, bool(start.weights), start.size != self.space.sizes[0]
 
     def fastest(self) -> Plan:
         """The plan that is predicted to be the fastest of all that people make by hand."""
@@ -181,25 +188,27 @@ class _Race:
     budget: float
     evaluations: int
     told: Callable[[Candidate], None]
-    stop: Callable[[], bool]
+    seconds: float
     done: Callable[[int], None]
     looked: int = 0
     tried: set[Plan] = field(default_factory=set)
     pool: list[Candidate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.began = time.monotonic()
         self.draw = random.Random(f"{self.explorer.seed} {self.budget}")
         self.every = len(self.explorer.judge.answers)
         self.few = min(self.explorer.few, self.every)
         self.first = max(1, self.few // FIRST)
 
     def open(self, share: float = 1.0) -> bool:
-        """Whether there are images left of this share, beside those that the best of the families need at the end."""
+        """Whether time and images are left of this share, beside those that the families' best need at the end."""
         kept = FAMILIES * (self.every - self.few)
-        return self.looked + kept < share * self.evaluations * self.explorer.few and not self.stop()
+        in_time = time.monotonic() - self.began < share * self.seconds
+        return self.looked + kept < share * self.evaluations * self.explorer.few and in_time
 
     def begin(self, given: Iterable[Direction]) -> None:
-        """A first look at all of these, or as many as half of the images are for; then they race, the best first."""
+        """A first look at as many of these as half of time and images are for; then they race, the best first."""
         plans: dict[Plan, Direction] = {}
         for direction in given:
             if plans and not self.open(0.5):
@@ -224,8 +233,11 @@ class _Race:
         return True
 
     def parent(self) -> Direction:
-        """A direction of the pool, the better the likelier."""
-        direction = self.pool[min(int(self.draw.expovariate(0.25)), len(self.pool) - 1)].direction
+        """A direction of the pool, the better the likelier; every so often that of the best plan of some family."""
+        pool = self.pool
+        if self.draw.random() < TO_FAMILIES:
+            pool = [self.draw.choice(self.explorer.champions(pool)[:FAMILIES])]
+        direction = pool[min(int(self.draw.expovariate(0.25)), len(pool) - 1)].direction
         assert direction is not None
         return direction
 
@@ -236,21 +248,26 @@ class _Race:
         return [replace(each, verdict=self._look(each.plan, self.every)) for each in chosen]
 
     def _race(self, plan: Plan, direction: Direction, errors: float) -> None:
-        """Judge a plan on more and more images, for as long as it may be the best; the first of a family on `few`."""
-        family = self.explorer.family(plan)
-        known = family in map(self.explorer.family, (each.plan for each in self.pool))
-        if known and self._beaten(self._look(plan, self.first), errors):
+        """Judge a plan on more and more images, for as long as it may be the best of all or of its family.
+
+        The first of a family is judged on `few`.
+        """
+        rivals = self._rivals(plan)
+        if len(rivals) == 2 and _beaten(self._look(plan, self.first), rivals, errors):
             return
         verdict = self._look(plan, self.few)
-        if not self._beaten(verdict, errors):
+        if not _beaten(verdict, rivals[:1], errors):
             verdict = self._look(plan, self.every)
         candidate = Candidate(plan, self.explorer.predict(plan), verdict, direction)
         self.pool = self._trimmed([*self.pool, candidate])
         if self.pool[0] is candidate:
             self.told(candidate)
 
-    def _beaten(self, verdict: Verdict, errors: float) -> bool:
-        return bool(self.pool) and verdict.worse_than(self.pool[0].verdict, errors)
+    def _rivals(self, plan: Plan) -> list[Verdict]:
+        """Of the best plan of all, and of the best of this plan's family where there is one."""
+        family = self.explorer.family(plan)
+        own = [each.verdict for each in self.pool if self.explorer.family(each.plan) == family]
+        return [each.verdict for each in self.pool[:1]] + own[:1]
 
     def _look(self, plan: Plan, images: int) -> Verdict:
         verdict, before = self.explorer.judge(plan, images), self.explorer.looked_at.get(plan, 0)
@@ -264,3 +281,9 @@ class _Race:
         ordered = sorted(candidates, key=lambda each: (-each.verdict.images, each.loss))
         champions = self.explorer.champions(ordered)
         return [each for index, each in enumerate(ordered) if index < POOL or each in champions]
+
+
+def _beaten(verdict: Verdict, rivals: Iterable[Verdict], errors: float) -> bool:
+    """Whether a plan is worse than all of its rivals by more than so many standard errors."""
+    found = [verdict.worse_than(rival, errors) for rival in rivals]
+    return bool(found) and all(found)

@@ -6,6 +6,7 @@ Every step that is done is written to plan.json in the output folder, so that th
 import dataclasses
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from ..core import fold, fuse, save
 from ..data.samples import sample_images
 from ..speed import load
-from .choose import Chooser, told
+from .choose import MISSED, Chooser, told
 from .clock import clock_for
 from .cost import Costs, calibrate_scale
 from .cost_table import measure_costs
@@ -105,9 +106,7 @@ class Job:
                 self._choose_each(explorer)
         finally:
             self.entries["candidates"] = [told(each) for each in explorer.candidates()]
-            self.entries["judged"] = [
-                [plan.to_json(), *(" ".join(map(str, given)) for given in found)] for plan, found in judge.known.items()
-            ]
+            self.entries["judged"] = judge.to_json()
             self.record.keep()
 
     def _choose_each(self, explorer: Explorer) -> None:
@@ -124,7 +123,7 @@ class Job:
             self.record.keep()
 
     def _choose_alike(self, explorer: Explorer) -> None:
-        """Plans of one method for all targets, so that they can share weights: of the method that loses least."""
+        """Plans of one method for all targets, so that they can share weights: the one that meets most, then loses least."""
         seconds = self.entries["teacher"]["seconds"]
         found: dict[str, list[dict[str, Any]]] = {}
         for name in shareable(self.space):
@@ -132,7 +131,13 @@ class Job:
             alone = Explorer(space, explorer.costs, explorer.judge, explorer.few, explorer.seed)
             chooser = self._chooser(alone, trials=False)
             found[name] = [chooser.within(target.budget(seconds), {}) for target, _ in self.points]
-        best = min(found, key=lambda name: sum(each["loss"] for each in found[name]))
+
+        def misses_and_loss(name: str) -> tuple[int, float]:
+            budgets = [target.budget(seconds) for target, _ in self.points]
+            missed = sum(each["measured"] > MISSED * most for each, most in zip(found[name], budgets, strict=True))
+            return missed, sum(each["loss"] for each in found[name])
+
+        best = min(found, key=misses_and_loss)
         for (_, entries), chosen in zip(self.points, found[best], strict=True):
             entries["chosen"] = chosen
             self.progress.say(f"chosen: {Plan.from_json(chosen['plan'])}")
@@ -162,27 +167,34 @@ class Job:
         if not self.options.train or plan == Plan(self.space.sizes[0]):
             return self.distiller.calibrated(plan)
         self.progress.say(f"distilling {plan}{self._how_long(entries)}")
-        student = self.distiller.distilled(plan.build(self.teacher.cpu()), entries, self._path("train", index))
-        student = self._better(plan, student, entries)
+        student = plan.build(self.teacher.cpu())
+        self.distiller.affordable(student, entries)
+        self.record.keep()  # the same call must go on with the same number of epochs
+        student = self.distiller.distilled(student, entries, self._path("train", index))
+        if not self._gained({plan: student}, entries):
+            student = self.distiller.calibrated(plan)
         self.record.keep()
         return student
 
-    def _better(self, plan: Plan, trained: nn.Module, entries: dict[str, Any]) -> nn.Module:
-        """The trained model, or the one before training where that loses less on the images for choosing."""
+    def _gained(self, trained: dict[Plan, nn.Module], entries: dict[str, Any]) -> bool:
+        """Whether these models lose less after training than before, all together, on the images for choosing."""
         judge = self._judge()
-        before, after = judge(plan), judge.verdict(trained.to(judge.device), plan.size)
-        kept = "trained" if after.loss <= before.loss else "fitted"
-        entries["distilled"] = {"before": before.agreement, "after": after.agreement, "kept": kept}
-        change = f"agreement {before.agreement:.1f}% → {after.agreement:.1f}%"
-        if kept == "trained":
+        before = [judge(plan) for plan in trained]
+        after = [judge.verdict(model.to(judge.device), plan.size) for plan, model in trained.items()]
+        gained = fmean(each.loss for each in after) <= fmean(each.loss for each in before)
+        agreements = [fmean(each.agreement for each in verdicts) for verdicts in (before, after)]
+        entries["distilled"] = {
+            "before": agreements[0], "after": agreements[1], "kept": "trained" if gained else "fitted"
+        }  # fmt: skip
+        change = f"agreement {agreements[0]:.1f}% → {agreements[1]:.1f}%"
+        if gained:
             self.progress.say(f"trained: {change}")
-            return trained
-        images = len(self.parts.training)
-        self.progress.say(
-            f"training on {images} images took the answers further from the model's ({change}), so the lean model "
-            "stays as it was before; more images would help"
-        )
-        return self.distiller.calibrated(plan)
+        else:
+            self.progress.say(
+                f"training on {len(self.parts.training)} images took the answers further from the model's ({change}), "
+                "so the lean model stays as it was before; more images would help"
+            )
+        return gained
 
     def _how_long(self, entries: dict[str, Any]) -> str:
         """How long the training will take, by the pace of the trials; nothing where there were none."""
@@ -198,12 +210,18 @@ class Job:
             return [None] * len(self.points)
         plans = [self._plan(index) for index in range(len(self.points))]
         shared = Shared(self.teacher.cpu(), plans)
-        student = shared.student
-        if self.options.train:
-            self.progress.say(f"distilling one set of weights for {len(plans)} plans, in turn")
-            folder = None if self.folder is None else self.folder / "train"
-            student = self.distiller.distilled(student, self.entries, folder, shared.objective())
-        return [shared.model(student, plan).eval() for plan in plans]
+        if not self.options.train:
+            return [shared.model(shared.student, plan).eval() for plan in plans]
+        self.progress.say(f"distilling one set of weights for {len(plans)} plans, in turn")
+        self.distiller.affordable(shared.student, self.entries)
+        self.record.keep()
+        folder = None if self.folder is None else self.folder / "train"
+        student = self.distiller.distilled(shared.student, self.entries, folder, shared.objective())
+        models = [shared.model(student, plan).eval() for plan in plans]
+        if self._gained(dict(zip(plans, models, strict=True)), self.entries):
+            return models
+        untrained = Shared(self.teacher.cpu(), plans)
+        return [untrained.model(untrained.student, plan).eval() for plan in plans]
 
     def _finished(self, index: int, student: nn.Module | None) -> Lean:
         """The model fused, timed, judged and written; read where the folder has it."""
@@ -220,13 +238,19 @@ class Job:
                 save(model, file)
             entries["final"] = {**final, "took": time.perf_counter() - self.began}
             self.record.keep()
-        if file is not None and self.options.export is not None and "export" not in entries:
+        if file is not None and self._unexported(file, entries):
             with self.progress.step(f"exporting to {self.options.export}"):
                 entries["export"] = self.finish.exported(model, file)
             self.record.keep()
         files = () if file is None else (file, *(file.with_name(e["file"]) for e in [entries.get("export")] if e))
         final = entries["final"]
         return Lean(model, plan, final["speedup"], final["met"], self.entries, self.folder, files)
+
+    def _unexported(self, file: Path, entries: dict[str, Any]) -> bool:
+        """Whether an export was asked for that is not there, or is of another format."""
+        done = entries.get("export", {"format": None, "file": ""})
+        wanted = self.options.export
+        return wanted is not None and (done["format"] != wanted or not file.with_name(done["file"]).is_file())
 
     def _told(self, results: list[Lean]) -> Lean:
         """What the caller gets, and the page about it."""

@@ -105,11 +105,6 @@ class Space:
     choices: dict[str, Choices]
     model: nn.Module
 
-    @property
-    def depth(self) -> int:
-        """Number of blocks."""
-        return len(blocks_of(self.model))
-
     def without_clashes(self, shares: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
         """The shares without those token mixers to be removed that a method needs which makes tokens fewer.
 
@@ -157,15 +152,23 @@ def space_of(model: nn.Module, methods: Iterable[str] | None = None, sizes: bool
             raise ValueError(f"unknown method '{name}'; known methods: {', '.join(sorted(METHODS))}")
     offered = {name: METHODS[name].choices(model) for name in names}
     found = {name: choices for name, choices in offered.items() if choices is not None}
+    for name in methods or ():
+        if name not in found:
+            raise ValueError(f"{name} offers nothing to search on this model; those that do: {_offering(model)}")
     return Space(_sizes(model) if sizes else _sizes(model)[:1], found, model)
 
 
+def _offering(model: nn.Module) -> str:
+    """Names of the methods that can be searched on a model, for people."""
+    return ", ".join(name for name, method in METHODS.items() if method.choices(model) is not None) or "none"
+
+
 def _sizes(model: nn.Module) -> tuple[tuple[int, int], ...]:
-    """The model's own image size, and smaller ones by a patch each, down to six tenths of it."""
+    """The model's own image size, and smaller ones by a patch each, down to a little more than half of it."""
     height, width = input_of(model)["input_size"][1:]
     grid = next(iter(blocks_of(model).values())).grid
     patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
     if grid is None or not isinstance(patch, tuple) or not hasattr(model, "pos_embed") or height != width:
         return ((height, width),)
     step = patch[0]
-    return tuple((side, side) for side in range(height, int(0.6 * height), -step))
+    return tuple((side, side) for side in range(height, height // 2, -step))

@@ -9,10 +9,10 @@ shares of the tokens in other blocks. The student has the method in every block 
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from ..core import METHODS, Objective, Step, apply, blocks_of, with_options
-from ..train.objectives import SoftDistillation
+from ..core import METHODS, Objective, Sum, apply, blocks_of, with_options
+from ..train.learner import choose_objective
 from .plan import Plan, Space
 
 
@@ -38,7 +38,7 @@ class Shared:
         if len(names) > 1 or len({plan.size for plan in plans}) > 1:
             raise ValueError(f"plans of several methods or sizes cannot share weights: {', '.join(map(str, plans))}")
         self.name = names[0] if names else None
-        self.plans = tuple(plans)
+        self.teacher, self.plans = teacher, tuple(plans)
         self.blocks = sorted({block for plan in plans for block in plan.of_method(names[0])}) if names else []
         strongest = {b: max(plan.of_method(names[0]).get(b, 0.0) for plan in plans) for b in self.blocks}
         self.student = apply(teacher, *(METHODS[name].with_shares(strongest) for name in names))
@@ -52,29 +52,22 @@ class Shared:
         return with_options(student, keep_rate=self.rates(plan)) if self.name is not None else student
 
     def objective(self) -> Objective:
-        """Soft answers of the teacher, the plans in turn."""
-        return _InTurn(self.student, self.blocks, [self.rates(plan) for plan in self.plans])
+        """Soft answers of the teacher, or its features where it has no head; the plans in turn."""
+        learnt = choose_objective("soft", self.student, {"teacher": self.teacher}, "auto")
+        return _InTurn(learnt, self.student, self.blocks, [self.rates(plan) for plan in self.plans])
 
 
-class _InTurn(Objective):
-    """Soft distillation that sets the next plan's shares before each update."""
+class _InTurn(Sum):
+    """What is learnt from the teacher, with the next plan's shares set before each update."""
 
-    def __init__(self, student: nn.Module, blocks: Sequence[int], rates: Sequence[tuple[float, ...]]):
-        super().__init__()
-        self.soft = SoftDistillation()
+    def __init__(
+        self, learnt: Objective, student: nn.Module, blocks: Sequence[int], rates: Sequence[tuple[float, ...]]
+    ):
+        super().__init__(learnt)
         every = list(blocks_of(student).values())
         self.mixers: list[Any] = [every[block].mix for block in blocks]  # in a list: the student's, not this module's
         self.rates = list(rates)
 
-    def needs_labels(self) -> bool:
-        return False
-
-    def teacher_taps(self) -> dict[str, frozenset[str]]:
-        return self.soft.teacher_taps()
-
     def advance(self, update: int, total: int, updates_per_epoch: int, groups: list[dict[str, Any]]) -> None:
         for mixer, rate in zip(self.mixers, self.rates[update % len(self.rates)], strict=True):
             mixer.keep_rate = rate
-
-    def forward(self, step: Step) -> dict[str, Tensor]:
-        return self.soft(step)
