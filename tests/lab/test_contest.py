@@ -103,6 +103,7 @@ def test_fp8_products_stand_beside_the_others_and_do_not_count(vit, monkeypatch)
     from leanformer.speed import fp8
 
     monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)
+    monkeypatch.setattr(contest_module, "installed", lambda peer: False)
     conditions = Conditions(device=torch.device("cpu"), batch=2, dtype="bfloat16", repeats=1, fp8=True)
     (found,) = run_contests("vit", vit, vit, {"EViT": lean_of(vit)}, conditions)
     assert found.errors["fp8"] > 0
