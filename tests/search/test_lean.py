@@ -129,7 +129,34 @@ def test_an_interrupted_training_goes_on_where_it_was(teacher, data, tmp_path, m
     assert result.record["start"] is not None  # it was trained
 
 
+def test_a_training_of_some_minutes_goes_on_with_the_epochs_that_it_began_with(teacher, data, tmp_path, monkeypatch):
+    paces = iter((0.01, 0.02))
+    monkeypatch.setattr(Distiller, "_pace", lambda *_: next(paces))
+    fitted = Distiller._fit
+
+    def interrupt(self, *given, **named):
+        fitted(self, *given, **{**named, "max_updates": 1})
+        raise Interrupted
+
+    monkeypatch.setattr(Distiller, "_fit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lf.lean(teacher, data, speedup=1.3, minutes=0.005, output=tmp_path, **QUICK)
+    began = json.loads((tmp_path / "plan.json").read_text())["training"]
+    monkeypatch.setattr(Distiller, "_fit", fitted)
+    result = lf.lean(teacher, data, speedup=1.3, minutes=0.005, output=tmp_path, **QUICK)
+    assert result.record["training"] == began
+
+
 TARGETS = Target(curve=(1.6, 1.3)).points()
+
+
+def test_a_training_of_shared_weights_that_loses_is_not_kept(teacher, data):
+    ruin = lf.recipes.finetune(epochs=2, batch_size=8, learning_rate=3.0, clip_grad=None, warmup_epochs=0)
+    result = lf.lean(teacher, data, curve=(1.3, 1.6), shared=True, recipe=ruin, **QUICK)
+    assert result.record["distilled"]["kept"] == "fitted"
+    for point in result.curve:
+        assert torch.equal(point.model.head.weight, teacher.head.weight)
+    assert result.curve[0].plan != result.curve[1].plan
 
 
 def test_a_training_that_loses_is_not_kept(teacher, data, tmp_path):
@@ -227,6 +254,25 @@ def test_the_export_that_was_asked_for_lies_beside_the_checkpoint(done, teacher,
     torch.testing.assert_close(lf.export.open_file(result.files[1])(images), result.model(images), atol=1e-3, rtol=1e-3)
 
 
+def test_a_finished_run_is_exported_where_the_file_is_missing_or_of_another_format(teacher, data, tmp_path, monkeypatch):
+    written: list[str] = []
+
+    def exported(finish, model, file):
+        written.append(finish.options.export)
+        file.with_suffix(f".{written[-1]}").touch()
+        return {"file": file.with_suffix(f".{written[-1]}").name, "format": written[-1]}
+
+    monkeypatch.setattr(Finish, "exported", exported)
+    monkeypatch.setattr("leanformer.search.make_lean.check_export", lambda *_: None)
+    for format in ("onnx", "onnx", "openvino"):
+        result = lf.lean(teacher, data, speedup=1.3, train=False, output=tmp_path, export=format, **QUICK)
+        assert result.files[1].suffix == f".{format}"
+    assert written == ["onnx", "openvino"]
+    result.files[1].unlink()
+    lf.lean(teacher, data, speedup=1.3, train=False, output=tmp_path, export="openvino", **QUICK)
+    assert written == ["onnx", "openvino", "openvino"]
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("runtime", ["onnx", "openvino"])
 def test_costs_are_timed_in_the_runtime_that_was_asked_for(teacher, data, runtime):
@@ -275,6 +321,7 @@ def damaged(model):
         ({"export": "zz", "output": "there"}, "unknown format 'zz'"),
         ({"export": "torch"}, "give an output folder"),
         ({"methods": ("zz",)}, "unknown method"),
+        ({"methods": ("sit",)}, "sit offers nothing to search"),
     ],
     ids=lambda given: "+".join(given) if isinstance(given, dict) else given,
 )

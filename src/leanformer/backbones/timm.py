@@ -40,6 +40,9 @@ class ShiftedWindows(swin_transformer.SwinTransformerBlock):
         shift = (window[0] // 2, window[1] // 2) if any(self.target_shift_size) else (0, 0)
         return shifted_windows(x, window, shift, self.attn)
 
+    def extra_repr(self) -> str:
+        return f"window={tuple(self.window_size)}, shift={tuple(self.shift_size)}"
+
 
 class TrackGrid:
     """Forward hook that writes the size of the patch plane just embedded into a `Grid`."""

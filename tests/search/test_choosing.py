@@ -1,0 +1,183 @@
+"""From predicted times to the plan that is built: which families are asked again, what is drawn, what is timed."""
+
+import random
+import types
+
+import pytest
+import torch
+from families import backbone
+
+import leanformer as lf
+from leanformer.core import blocks_of, fold
+from leanformer.search.choose import Chooser, told
+from leanformer.search.clock import Part, Place, clock_for
+from leanformer.search.cost import calibrate_scale
+from leanformer.search.cost_table import _example, _kinds, measure_costs
+from leanformer.search.directions import Direction, starts, varied, with_another
+from leanformer.search.distil import Distiller
+from leanformer.search.explore import Candidate, Explorer
+from leanformer.search.judge import Judge, Verdict
+from leanformer.search.parts import split
+from leanformer.search.plan import Plan, space_of
+from leanformer.search.progress import Progress
+from leanformer.search.shared import Shared
+from leanformer.search.target import Options, Target
+from leanformer.train.answer_features import AnswerFeatures
+
+SIZE = (32, 32)
+HERE = Place(torch.device("cpu"), 2, torch.float32)
+
+
+def row(measured: float, loss: float, **shares) -> dict:
+    plan = Plan.of(SIZE, shares)
+    return {**told(Candidate(plan, 1.0, Verdict([loss] * 4, [1] * 4))), "measured": measured}
+
+
+def chooser_of(explorer, seconds: float = 1.0, trials: bool = False) -> Chooser:
+    options = Options(target=Target(speedup=2.0), place=HERE, evaluations=4)
+    return Chooser(
+        backbone("vit"), seconds, explorer, None, None, options, Progress(quiet=True), lambda: None, trials
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def explored() -> Explorer:
+    teacher = backbone("vit")
+    space = space_of(teacher)
+    pixels = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    judge = Judge(teacher, space, lambda size: torch.nn.functional.interpolate(pixels, size))
+    costs = measure_costs(teacher, space, clock_for(HERE, "macs"))
+    calibrate_scale(costs, space, {SIZE: 1.0})
+    return Explorer(space, costs, judge, few=8)
+
+
+@pytest.mark.parametrize(
+    ("tries", "trials", "settled"),
+    [
+        ([row(0.5, 0.3, tome={1: 0.3})], False, True),
+        ([row(0.4, 0.3, tome={1: 0.3})], False, False),  # it gives away more than was asked for
+        ([row(0.5, 0.3, tome={1: 0.3}), row(0.53, 0.2, evit={1: 0.3})], False, False),
+        ([row(0.5, 0.3, tome={1: 0.3}), row(0.53, 0.4, evit={1: 0.3})], False, True),
+        ([row(0.5, 0.3, tome={1: 0.3}), row(0.53, 0.4, evit={1: 0.3})], True, False),  # training may turn it round
+        ([row(0.53, 0.2, evit={1: 0.3})], False, False),
+    ],
+    ids=["near", "far", "better missed", "worse missed", "worse missed before a trial", "none met"],
+)
+def test_a_family_that_missed_and_may_be_better_is_asked_again(tries, trials, settled):
+    explorer = types.SimpleNamespace(family=lambda plan: tuple(name for name, _ in plan.shares))
+    assert chooser_of(explorer, trials=trials)._settled(tries, budget=0.5) is settled
+
+
+def test_a_latency_that_the_model_has_already_is_met_by_the_model_itself(monkeypatch):
+    chooser = chooser_of(explored(), seconds=0.5)
+    monkeypatch.setattr(Chooser, "searched", lambda *_: pytest.fail("searched"))
+    assert chooser.within(budget=0.5, entries={})["plan"] == Plan(SIZE).to_json()
+
+
+def test_of_the_plans_within_a_drop_the_fastest_as_measured_is_taken(monkeypatch):
+    chooser, measured = chooser_of(explored()), iter((0.8, 0.9, 0.85, 0.95, 0.99, 0.99))
+    plans = iter(Plan.of(SIZE, {"tome": {1: 0.1 * step}}) for step in range(1, 7))
+    good = lambda *_: [Candidate(next(plans), 1.0, Verdict([0.1], [1]))]  # noqa: E731
+    monkeypatch.setattr(Chooser, "searched", good)
+    monkeypatch.setattr(Chooser, "_timed", lambda self, found: [{**told(found[0]), "measured": next(measured)}])
+    assert chooser.fastest_within(drop=0.5)["measured"] == 0.8
+
+
+def test_what_comes_in_steps_is_drawn_in_steps_that_count():
+    space, draw = space_of(backbone("vit")), random.Random(0)
+    drawn = [with_another({"tome": {1: 1.0}}, space, draw) for _ in range(40)]
+    assert {weight for each in drawn for weight in each.get("riformer", {}).values()} == {1.0}
+    assert {weight for each in drawn for weight in each.get("repa", {}).values()} == {1 / 3, 2 / 3, 1.0}
+
+
+def test_plans_that_drop_tokens_and_remove_mixers_are_found_from_plans_that_drop_tokens():
+    explorer, draw = explored(), random.Random(0)
+    families = set()
+    for _ in range(200):
+        direction = varied(Direction(SIZE, {"tome": {1: 1.0}}), explorer.space, draw)
+        families.add(explorer.family(explorer.at_strength(direction, 0.5)))
+    assert ("riformer", "tome") in families
+
+
+def test_smaller_images_alone_come_first_and_what_must_be_fitted_last():
+    explorer = explored()
+    by_hand = sorted(starts(explorer.space), key=explorer._late)
+    assert not any(each.weights for each in by_hand[: len(explorer.space.sizes)])
+    assert {name for each in by_hand[-4:] for name in each.weights} <= {"repa", "riformer"}
+
+
+def test_first_looks_take_half_of_the_time_at_most_and_the_race_has_the_rest(monkeypatch):
+    explorer, now = explored(), [0.0]
+    monkeypatch.setattr("leanformer.search.explore.time.monotonic", lambda: now[0])
+    compared = explorer.judge._compared
+
+    def slow(*given):
+        now[0] += 1.0
+        return compared(*given)
+
+    monkeypatch.setattr(explorer.judge, "_compared", slow)
+    budget = explorer.costs.predict(Plan(SIZE)) / 1.3
+    explorer.best(budget, evaluations=1000, seconds=24)
+    made_by_hand = {explorer.within(budget, each) for each in starts(explorer.space)}
+    assert len(made_by_hand & explorer.judge.known.keys()) == 12 < len(made_by_hand)
+    assert max(len(losses) for losses, _ in explorer.judge.known.values()) == 16
+
+
+def test_parts_are_timed_down_to_the_few_tokens_that_are_left_behind_many_reductions():
+    teacher = lf.create("vit", img_size=112, patch_size=8, embed_dim=16, depth=4, num_heads=2, num_classes=3)
+    costs = measure_costs(teacher, space_of(teacher, sizes=False), clock_for(HERE, "macs"))
+    assert costs.parts["mix", 0, ""][0][0] <= 12
+    assert all(curve[0][0] <= 12 for curves in costs.overheads.values() for curve in curves)
+
+
+def test_blocks_that_differ_in_their_drop_path_alone_are_timed_once():
+    model = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, drop_path_rate=0.2)
+    assert _kinds(list(blocks_of(fold(model)).values()), [17] * 4) == [0, 0, 0, 0]
+
+
+def test_blocks_with_and_without_shifted_windows_are_timed_apart():
+    swin = lf.create(
+        "swin_tiny_patch4_window7_224", img_size=64, window_size=4, embed_dim=16, depths=(2, 2), num_heads=(1, 2)
+    )
+    assert _kinds(list(blocks_of(fold(swin)).values()), [256, 256, 64, 64]) == [0, 1, 2, 3]
+
+
+def test_maps_of_images_that_are_no_squares_have_their_shape():
+    swin = lf.create(
+        "swin_tiny_patch4_window7_224", img_size=(64, 48), window_size=4, embed_dim=16, depths=(2, 2), num_heads=(1, 2)
+    )
+    first = next(iter(blocks_of(swin).values()))
+    assert _example(first, 192, HERE, (64, 48)).shape == (2, 16, 12, 16)
+    space = space_of(swin)
+    costs = measure_costs(swin, space, clock_for(HERE, "eager", repeats=1))
+    assert costs.tokens[64, 48] == [192, 192, 48, 48]
+
+
+def test_a_part_is_timed_where_it_lies():
+    part = Part(torch.nn.Linear(2, 2), torch.zeros(1, 2), "linear")
+    assert clock_for(HERE, "eager", repeats=1).parts({"linear": part})["linear"] > 0
+
+
+def test_shared_weights_of_a_backbone_without_a_head_learn_its_features():
+    teacher = lf.with_head(backbone("vit"), 0)
+    shared = Shared(teacher, [Plan.of(SIZE, {"tome": {1: share}}) for share in (0.2, 0.4)])
+    assert isinstance(shared.objective().parts[0], AnswerFeatures)
+    assert not shared.objective().needs_labels()
+
+
+@pytest.mark.parametrize(("pace", "epochs", "images"), [(1e9, 1, 8), (1.0, 2, 32), (0.1, 13, 56)])
+def test_minutes_are_used_up_and_the_warm_up_ends_within_them(pace, epochs, images, monkeypatch):
+    data = (torch.zeros(80, 3, 32, 32, dtype=torch.uint8), torch.arange(80) % 3)
+    options = Options(target=Target(speedup=2.0), place=HERE, minutes=10 / 60)
+    distiller = Distiller(backbone("vit"), split(data, choosing=4, judging=20), options, Progress(quiet=True))
+    monkeypatch.setattr(Distiller, "_pace", lambda *_: pace)
+    entries: dict = {}
+    training, recipe = distiller.affordable(backbone("vit"), entries)
+    assert recipe.warmup_epochs <= recipe.epochs / 5
+    assert (recipe.epochs, len(training)) == (entries["training"]["epochs"], entries["training"]["images"])
+    afforded = max(1, int(0.8 * 10 / pace))
+    assert 0.85 * afforded <= recipe.epochs * (len(training) // recipe.batch_size) <= afforded
+
+
+def test_a_method_that_offers_nothing_on_a_model_is_refused_by_name():
+    with pytest.raises(ValueError, match="sit offers nothing to search on this model; those that do: evit"):
+        space_of(backbone("vit"), ("sit",))
