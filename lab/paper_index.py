@@ -19,8 +19,8 @@ class Item:
     remark: str = ""
 
 
-def _study(name: str, only: str) -> str:
-    return f'python -m lab study {name} --data DATA --only "{only}"'
+def _study(name: str, only: str, more: str = "") -> str:
+    return f'python -m lab study {name} --data DATA --only "{only}"{more}'
 
 
 def _train(recipe: str, more: str = "") -> str:
@@ -63,6 +63,14 @@ EVIT = (
          ("python -m lab study evit --data DATA --figure FIGURE.png", GPU + '"EViT"'),
          (("suite_gpu_h200.json", "EViT 0.7 on DeiT-S|EViT 0.5 on DeiT-S"),)),
 )  # fmt: skip
+SIT_REMARKS = {
+    4: "the paper trains the narrower and the shallower model for 300 epochs with token labels, the others for 125: "
+       "run these two alone, with 2.4 times the `--epochs`; here they learn from the plain labels",
+    5: "the students are SiT-XS, made from LV-ViT+-S; the paper trains those from scratch for 300 epochs, the others "
+       "for 125: run `scratch` alone, with 2.4 times the `--epochs`",
+    9: "the last row is `table9/hard` with 2.4 times the `--epochs`, 300 instead of 125 in the paper",
+    10: "100 epochs in the paper, instead of 125",
+}  # fmt: skip
 SIT = (
     Item("Table 1", "pruned DeiT-S beside SiT on it",
          ("leanformer tables sit", _train("sit_deit_s", SELF), _train("sit_deit_s_fast", SELF))),
@@ -71,7 +79,8 @@ SIT = (
           _train("sit_s_cnn", SELF + " --teacher cnn=regnety_160:WEIGHTS"), GPU + '"SiT"'),
          (("suite_gpu_h200_sit.json", "SiT"), ("suite_gpu_h200_sit_xs.json", "SiT"))),
     *(
-        Item(f"Table {number}", shows, (_study("sit", f"table{number}/"),), (("study_sit.json", f"table{number}/"),))
+        Item(f"Table {number}", shows, (_study("sit", f"table{number}/"),), (("study_sit.json", f"table{number}/"),),
+             SIT_REMARKS.get(number, ""))
         for number, shows in {
             4: "slimming against width, depth and dropping", 5: "whose knowledge: its own, CaiT's, RegNet's",
             6: "costs, by recalibration or a CNN's labels", 7: "how tokens are slimmed", 8: "how they are recalibrated",
@@ -96,13 +105,16 @@ GUIDE = {
     4: "module imitation", 5: "teachers of the logits", 7: "imitation against features",
     8: "against a shallower and a narrower PoolFormer", 9: "other token mixers to imitate",
 }  # fmt: skip
+FROM_POOLFORMER = "our own rows learn from the answers of the trained PoolFormer-S12, the paper's from GFNet-H-B's"
 REMARKS = {
+    **dict.fromkeys((2, 3, 4), FROM_POOLFORMER),
     5: "Pyramid ViG-B is in no library that we build on",
-    7: "the rows of the file on a CPU were taken with losses relative to the teacher's features",
+    7: f"{FROM_POOLFORMER}; those on a CPU were taken with losses relative to the teacher's features",
 }
 RIFORMER = (
     *(
-        Item(f"Table {number}", shows, (_study("riformer", f"table{number}/"),),
+        Item(f"Table {number}", shows,
+             (_study("riformer", f"table{number}/", "" if number in (1, 5) else " --set logits=gfnet_h_b"),),
              (("study_riformer.json", f"table{number}/"), *more),
              REMARKS.get(number, ""))
         for number, shows in GUIDE.items()
@@ -138,13 +150,18 @@ REPA = (
           _study("metaformers", "RePa-PoolFormer-S12")),
          (("study_metaformers.json", "RePa-PoolFormer-S12"),
           ("study_vit_tiny.json", "RePa 0.25, |RePa 0.5, |RePa 0.75, "))),
-    Item("Table 5", "backbones trained without labels", ("leanformer tables repa",),
-         remark="`lf.tasks.dino.fit` trains them, `leanformer eval --knn 20` and `--linear` judge them"),
+    Item("Table 5", "backbones trained without labels",
+         ("leanformer tables repa",
+          *(_train(f"{idle}dino_{vit}") for vit in ("vit_small", "vit_base") for idle in ("", "repa_")),
+          "leanformer eval RUN/ema.safetensors --knn 20 --linear --data DATA")),
     Item("Table 6", "detection and segmentation",
-         (*(f"leanformer train swin_small_patch4_window7_224 --task detection --detector {detector} --apply repa "
-            "--recipe dense --data DATA --output RUN" for detector in ("retinanet", "mask_rcnn")),
-          "leanformer train swin_small_patch4_window7_224 --task segmentation --segmenter upernet --apply repa "
-          "--recipe dense --data DATA --output RUN")),
+         ("leanformer tables repa", _train("repa_swin_small"),
+          *(f"leanformer train {backbone} {dense} --data DATA --output RUN"
+            for dense in ("--task detection --detector retinanet --recipe coco_1x",
+                          "--task detection --detector mask_rcnn --recipe coco_1x",
+                          "--task segmentation --segmenter upernet --recipe ade20k_upernet")
+            for backbone in ("swin_small_patch4_window7_224 --checkpoint WEIGHTS", "MODEL"))),
+         remark="MODEL is the backbone that `repa_swin_small` trains on ImageNet; Swin-B goes alike"),
     Item("Table 7", "settings of the training", ("leanformer recipes repa",)),
     Item("Figures 1, 4", "the FFN", remark="diagrams: `leanformer.methods.repa`"),
     Item("Figure 2", "accuracy against throughput", ("leanformer show trade-off RESULT.json",)),

@@ -10,7 +10,11 @@ The paper trains each for 120 epochs; `Setting.student` shortens the imitation t
 one of Table 5's four teachers, is in no library that we build on: its two rows are not here.
 
     python -m lab study riformer --data pack:tiny_imagenet --set img_size=64 --epochs 12 --only "table5/|table9/" \\
-        --set swin_base_patch4_window7_224.depths="(2,2,6,2)" --set gfnet_h_b.depth="(2,2,6,2)"
+        --set swin_base_patch4_window7_224.depths="(2,2,6,2)" --set gfnet_h_b.depth="(2,2,6,2)" \\
+        --set logits=gfnet_h_b
+
+Outside Table 5 the paper's teacher of the logits is GFNet-H-B: `--set logits=gfnet_h_b`. Without it the trained
+PoolFormer-S12 gives them, and the paper's top-1 beside a row is of another teacher.
 """
 
 import dataclasses
@@ -194,7 +198,8 @@ def riformer(checkpoint: Path | None = None, logits: str = "", **arguments: Any)
     Args:
         checkpoint: weights that PoolFormer-S12 starts from.
         logits: the teacher of the logits where a table does not compare teachers, `gfnet_h_b` in the paper; by default
-            the trained PoolFormer, so that no second teacher has to be trained.
+            the trained PoolFormer, so that no second teacher has to be trained; the paper's top-1 beside such a row
+            is then of another teacher.
         arguments: those of every backbone; of another teacher alone as `gfnet_h_b.depth`.
 
     >>> riformer(depths=(1, 1, 1, 1)).students[0].name

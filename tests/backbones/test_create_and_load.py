@@ -2,23 +2,27 @@
 
 import argparse
 import builtins
+import copy
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
-from families import BACKBONES, VIT
+from families import BACKBONES, STAGES, VIT, backbone
 from helpers import randomise
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 import leanformer as lf
-from leanformer.core import has_card, input_of, write_atomically
+from leanformer.backbones.registry import build
+from leanformer.core import has_card, input_of, set_classes, write_atomically
 
 TINY = {**VIT, "embed_dim": 16, "depth": 2}
 
@@ -51,7 +55,7 @@ def test_weights_are_read_from_every_kind_of_file(suffix: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("nest", ["model", "state_dict", "model_ema", "state_dict_ema"])
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
 def test_nested_and_wrapped_checkpoints_are_unpacked(nest: str, prefix: str, tmp_path: Path) -> None:
     weights, path = timm_weights(), tmp_path / "checkpoint.pth"
     options = argparse.Namespace(lr=0.1)
@@ -207,6 +211,93 @@ def test_positions_of_another_width_or_a_rectangle_are_refused(tmp_path: Path) -
     torch.save(timm_weights(embed_dim=32), tmp_path / "other.pth")
     with pytest.raises(ValueError, match="is for another model"):
         lf.create("vit", tmp_path / "other.pth", resample_positions=True, **TINY)
+
+
+# ---- weights as their authors have them -----------------------------------------------------------------------------
+
+
+def microsofts(model: nn.Module) -> dict[str, Tensor]:
+    """A Swin's weights in Swin's own layout: a stage ends with its downsampling, and buffers are stored."""
+    found = {"layers.0.blocks.1.attn_mask": torch.zeros(16, 16, 16)}
+    found["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(16, 16, dtype=torch.long)
+    for key, value in model.state_dict().items():
+        key = re.sub(r"layers\.(\d+)\.downsample", lambda match: f"layers.{int(match[1]) - 1}.downsample", key)
+        found[key.replace("head.fc.", "head.")] = value
+    return found
+
+
+def facebooks(model: nn.Module) -> dict[str, Tensor]:
+    """A ResMLP's weights in ResMLP's own layout."""
+    names = {"stem.": "patch_embed.", "linear_tokens.": "attn.", "mlp_channels.": "mlp.", ".ls": ".gamma_"}
+    found = {}
+    for key, value in model.state_dict().items():
+        for ours, theirs in names.items():
+            key = key.replace(ours, theirs)
+        found[key] = value.flatten() if key.endswith((".alpha", ".beta")) else value
+    return found
+
+
+def metas(model: nn.Module) -> dict[str, Tensor]:
+    """A DINOv2's weights with registers in DINOv2's own layout: the class token has a position."""
+    found = dict(model.state_dict())
+    first = torch.ones(1, 1, found["cls_token"].shape[2])
+    found |= {"register_tokens": found.pop("reg_token"), "mask_token": first[0]}
+    found |= {"pos_embed": torch.cat([first, found["pos_embed"]], dim=1), "cls_token": found["cls_token"] - first}
+    return found
+
+
+LAYOUTS = {"swin": microsofts, "resmlp": facebooks, "dinov2_reg": metas}
+
+
+@pytest.mark.parametrize("family", LAYOUTS)
+def test_a_file_in_its_authors_layout_is_read_as_timm_reads_it(family: str, tmp_path: Path) -> None:
+    name, arguments = BACKBONES[family]
+    theirs = randomise(build(name, **arguments)).eval()
+    weights = LAYOUTS[family](theirs)
+    assert set(weights) != set(theirs.state_dict())
+    torch.save(weights, tmp_path / "theirs.pth")
+    model = lf.create(name, tmp_path / "theirs.pth", **arguments)
+    torch.testing.assert_close(answers(model), answers(lf.adopt(theirs, name, arguments)))
+
+
+def test_a_file_in_its_authors_layout_is_resampled_on_request_only(tmp_path: Path) -> None:
+    arguments = BACKBONES["swin"][1]
+    torch.save(microsofts(timm.models.SwinTransformer(**arguments)), tmp_path / "swin.pth")
+    larger = {**arguments, "img_size": 64, "window_size": 8}
+    with pytest.raises(ValueError, match=r"is for another model; of another shape: [^;]*relative_position_bias_table"):
+        lf.create("swin", tmp_path / "swin.pth", **larger)
+    assert lf.create("swin", tmp_path / "swin.pth", resample_positions=True, **larger).num_classes == 5
+
+
+def test_weights_that_timm_would_leave_out_are_refused(tmp_path: Path) -> None:
+    torch.save({**timm_weights(), "pre_logits.fc.weight": torch.zeros(16, 16)}, tmp_path / "more.pth")
+    with pytest.raises(ValueError, match=r"unexpected: pre_logits\.fc\.weight \(1 in all\)"):
+        lf.create("vit", tmp_path / "more.pth", **TINY)
+
+
+RELEASED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("poolformer_s12", "convformer_s18", "caformer_s18", "riformer_s12", "randformer_s12"), STAGES),
+    "metaformer_ppaa_s12_224": STAGES,
+    "lvvit_s": TINY,
+    "gfnet_h_ti": {"img_size": 64, "embed_dim": [8, 8, 16, 16], "depth": [1, 1, 1, 1], "num_classes": 5},
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_the_authors_keys_are_read_for_any_classes_and_image_size(name: str, tmp_path: Path) -> None:
+    arguments = RELEASED[name]
+    model = randomise(lf.create(name, **arguments)).eval()
+    official = lf.to_official(model)
+    assert set(official) != set(model.state_dict())
+    torch.save(official, tmp_path / "mine.pth")
+    assert torch.equal(answers(lf.create(name, tmp_path / "mine.pth", **arguments)), answers(model))
+
+
+def test_the_authors_keys_and_another_image_size_are_read_together(tmp_path: Path) -> None:
+    model: Any = randomise(lf.create("lvvit_s", **TINY))
+    torch.save(lf.to_official(model), tmp_path / "mine.pth")
+    larger: Any = lf.create("lvvit_s", tmp_path / "mine.pth", resample_positions=True, **{**TINY, "img_size": 48})
+    assert torch.equal(larger.pos_embed, lf.resize(model, 48).pos_embed)
 
 
 # ---- names and arguments --------------------------------------------------------------------------------------------
@@ -440,6 +531,44 @@ def test_a_head_is_fresh_unless_every_class_is_known(names):
     head = lf.with_head(vit, 3, names).head
     assert head.weight.shape == (3, 8)
     assert not torch.equal(head.weight, rows[:3])
+
+
+@pytest.mark.parametrize("classes", [5, 1000])
+def test_a_head_can_be_taken_off(classes: int) -> None:
+    vit = tiny(num_classes=classes)
+    assert lf.with_head(vit, 0)(torch.zeros(1, 3, 32, 32)).shape == (1, 16)
+    assert vit(torch.zeros(1, 3, 32, 32)).shape == (1, classes)
+
+
+@pytest.mark.parametrize("names", [["dog", "bee"], ["elk", "dog", "cat", "bee", "ant"]], ids=["some", "all"])
+@pytest.mark.parametrize("family", BACKBONES)
+def test_a_head_for_known_classes_answers_as_the_model_did(family: str, names: list[str]) -> None:
+    known = ["ant", "bee", "cat", "dog", "elk"]
+    model = set_classes(copy.deepcopy(backbone(family)), known)
+    expected = answers(model)[:, [known.index(name) for name in names]]
+    torch.testing.assert_close(answers(lf.with_head(model, len(names), names)), expected)
+
+
+def test_rows_of_a_head_that_was_put_in_by_hand_are_not_taken_for_those_of_imagenet() -> None:
+    vit: Any = tiny(num_classes=1000)
+    vit.head = nn.Linear(16, 7)
+    assert lf.with_head(vit, 2, ["n01440764", "n01443537"]).head.weight.shape == (2, 16)
+
+
+# ---- another image size ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(80, 128), (96, 96), (128, 72)], ids=str)
+@pytest.mark.parametrize("built", [(72, 128), (72, 88)], ids=str)
+def test_a_model_for_rectangles_is_resized_from_its_own_plane(built: tuple[int, int], size: tuple[int, int]) -> None:
+    """72 x 128 pixels are 9 x 16 patches, as many as those of a square of 12."""
+    model: Any = tiny(img_size=built)
+    old, new = ([pixels // 8 for pixels in pair] for pair in (built, size))
+    expected = resample_abs_pos_embed(model.pos_embed, new, old)
+    resized: Any = lf.resize(model, size)
+    assert torch.equal(resized.pos_embed, expected)
+    assert not torch.equal(resized.pos_embed[:, 1:], model.pos_embed[:, 1 : resized.pos_embed.shape[1]])
+    assert torch.equal(lf.resize(model, built).pos_embed, model.pos_embed)
 
 
 # ---- nothing silently lost ------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Every MetaFormer of the papers: its figures, its parts, and what timm's models can do."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import leanformer as lf
+from leanformer.backbones.any_size import any_size
 from leanformer.backbones.metaformer import NoSkip
 from leanformer.backbones.metaformer_config import ABLATIONS, MODELS
 from leanformer.backbones.registry import build
@@ -258,3 +260,14 @@ def test_every_name_is_registered() -> None:
 
     assert set(MODELS) <= set(REGISTERED)
     assert len(MODELS) == 5 + 5 + 15 + 40 + 13
+
+
+@pytest.mark.parametrize("name", ["metaformer_pppa_s12_224", "metaformer_ppaa_s12_224"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_resizing_a_hybrid_resamples_the_positions_of_its_stages(name: str, dtype: torch.dtype) -> None:
+    model, images = tiny(name, dims=[32, 32, 32, 32]).to(dtype), torch.randn(1, 3, 96, 128)
+    resized = lf.resize(model, (96, 128))
+    assert next(resized.parameters()).dtype == dtype
+    with torch.no_grad():
+        expected = any_size(copy.deepcopy(model).float())(images)
+        assert (resized.float()(images) - expected).abs().max() < (1e-5 if dtype == torch.float32 else 1e-2)

@@ -10,6 +10,7 @@ import pytest
 from lab.__main__ import VERBS, main
 from lab.paper_index import PAPERS
 from lab.papers import ours
+from lab.studies.riformer import SETTINGS, riformer
 from lab.study import STUDIES
 from leanformer.cli import VERBS as LIBRARY
 from leanformer.cli.parser import parse
@@ -20,8 +21,8 @@ from leanformer.papers.tables import TABLES
 COMMANDS = sorted({command for items in PAPERS.values() for item in items for command in item.commands})
 
 
-def check(command):
-    """Refuse a command that could not run: its verb, options, recipe, study and rows all have to be there."""
+def options_of(command):
+    """The options that a command's verb would be called with."""
     words = shlex.split(command)
     if words[:3] == ["python", "-m", "lab"]:
         function, given = VERBS[words[3]], words[4:]
@@ -29,7 +30,12 @@ def check(command):
         module, _, name = LIBRARY[words[1]].partition(":")
         function, given = getattr(importlib.import_module(f"leanformer.cli.{module}"), name), words[2:]
     call = parse(function, " ".join(words[:4]), given)
-    options = call.keywords if isinstance(call, functools.partial) else {}
+    return call.keywords if isinstance(call, functools.partial) else {}
+
+
+def check(command):
+    """Refuse a command that could not run: its verb, options, recipe, study and rows all have to be there."""
+    words, options = shlex.split(command), options_of(command)
     if words[1] == "train" and options["recipe"].partition(":")[0] not in PUBLISHED:
         parse_recipe(options["recipe"])
     if words[1] == "tables" and options["system"] not in (*TABLES, "all"):
@@ -66,6 +72,24 @@ def test_every_table_and_figure_is_there_once_with_a_command_or_a_remark():
     for items, last in ((evit, 7), (sit, 10), (riformer, 9), (repa, 8)):
         told = " ".join(item.number.replace(",", "") for item in items if item.number.startswith("Table"))
         assert {int(word) for word in told.split() if word.isdigit()} == set(range(1, last + 1))
+
+
+def test_the_rows_of_riformers_tables_are_run_with_the_teachers_that_the_paper_names():
+    commands = [options_of(command) for command in COMMANDS if "lab study riformer" in command]
+    assert len(commands) == 8
+    for options in commands:
+        for student in riformer(**parse_options(options["arguments"])).chosen(options["only"]):
+            assert student.others.get("teacher") == SETTINGS[student.name].teacher, student.name
+
+
+def test_repaformers_tables_5_and_6_are_run_by_their_own_recipes_from_weights():
+    repa = {item.number: item.commands for item in PAPERS["RePaFormer (2025)"]}
+    trained = {options_of(command)["recipe"] for command in repa["Table 5"] if "leanformer train" in command}
+    assert trained == {name for name in PUBLISHED if "dino_vit_" in name}
+    dense = [options_of(command) for command in repa["Table 6"] if "--task" in command]
+    assert {options["recipe"] for options in dense} == {"coco_1x", "ade20k_upernet"}
+    assert all(options["model"] == "MODEL" or options["checkpoint"] for options in dense)
+    assert [options["model"] == "MODEL" for options in dense] == [False, True] * 3
 
 
 def test_our_numbers_are_those_of_the_files_with_seeds_together(tmp_path, capsys):

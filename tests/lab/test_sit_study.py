@@ -48,6 +48,22 @@ def test_every_row_makes_a_student(name, teacher):
     _can_be_made(name, teacher)
 
 
+def test_table_5_is_of_sit_xs_on_lvvit_s_as_the_paper_has_it():
+    study = sit(**TINY, **{f"lvvit_plus_small.{key}": value for key, value in {**TINY, "depth": 16}.items()})
+    rows = [student for student in study.students if student.name.startswith("table5/")]
+    assert {student.made_from for student in rows} == {"lvvit_plus_small"}
+    assert [student.paper for student in rows if student.name.startswith("table5/self")] == [80.1, 80.5, 81.1]
+    teacher = study.untrained("lvvit_plus_small", 3)
+    assert teacher.num_classes == 3
+    for student in rows[:2]:
+        slimmed = student.make(teacher, 4)
+        published = lf.SiT.preset("lvvit_plus_xsmall").places(slimmed)
+        assert lf.card_of(slimmed).methods[0].places(slimmed) == published == (1, 2, 3)
+    fresh, tuned = (student.make(teacher, 4).blocks[0].mix.fn.qkv.weight for student in rows[:2])
+    assert torch.equal(tuned, teacher.blocks[0].mix.fn.qkv.weight)
+    assert not torch.equal(fresh, tuned)
+
+
 def test_what_table_4_compares_costs_the_same(teacher):
     whole = {name: count(ROWS[f"table4/{name}"].make(teacher, 4)).macs for name in
              ("width, labels", "depth, labels", "dropping, distilled", "slimming, labels")}  # fmt: skip

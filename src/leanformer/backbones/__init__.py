@@ -1,11 +1,12 @@
 """Backbones: timm's, adopted, and the families that timm lacks."""
 
 from . import generic, gfnet, lvvit_models, metaformer
-from .build import create, create_teacher, from_card, load, load_weights, read_weights
+from .build import create, create_teacher, from_card, load
 from .head import with_head
 from .registry import MODELS, register
 from .resizing import resize
 from .timm import adopt
+from .weights import load_weights, read_weights
 
 __all__ = [
     "MODELS",

@@ -1,27 +1,21 @@
 """create and load: a model by its name, with weights from a local file, or from the card of a checkpoint."""
 
-import argparse
 import contextlib
 import difflib
-import math
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from safetensors import SafetensorError, safe_open
-from timm.layers import PatchEmbed, resample_abs_pos_embed, resize_rel_pos_bias_table, to_2tuple
+from timm.layers import PatchEmbed, to_2tuple
 from torch import Tensor, nn
 
 from ..core import (
     Card,
     apply,
     card_of,
-    check_file,
     fold,
     image_size,
     input_of,
@@ -34,14 +28,12 @@ from ..core import (
 )
 from ..core.card import CHECKS
 from ..core.checked import check_numbers
-from ..layers.mixers import resample_filter
 from .fetching import NotFetched, architecture, fetching, stands_elsewhere
-from .fits import FLOATS, building, check_keys, check_plain, check_size
-from .registry import AS_IS, MODELS, READERS, build, known
+from .fits import FLOATS, building, check_keys, check_size
+from .registry import AS_IS, MODELS, build, known
 from .timm import adopt, understood
+from .weights import in_our_keys, load_weights, read_weights
 
-NESTED = ("model", "state_dict", "model_ema", "state_dict_ema")
-PREFIXES = ("module.", "_orig_mod.")
 SOURCES = ("checkpoint", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 """Arguments that name a place to fetch weights from. They stand on no card: loading a file reads that file alone."""
 
@@ -61,7 +53,8 @@ def create(
     Args:
         name: A model of leanformer or timm, or one on Hugging Face's hub as timm writes it: `hf-hub:timm/…`.
             `as-is/name` is timm's model without block form: any CNN, to learn from.
-        checkpoint: A file with its weights, as they are here or as the model's authors released them.
+        checkpoint: A file with its weights, as they are here or, where leanformer or timm knows their keys, as the
+            model's authors released them.
         resample_positions: Whether position embeddings of another input size are resampled to this one's; otherwise
             they are refused.
         **arguments: Those of `timm.create_model`; `pretrained=True` fetches the weights where there is a network.
@@ -81,7 +74,7 @@ def create(
             set_input(model, described if isinstance(described, dict) else {})
         arguments = {**_sizes(model), **arguments}
     if checkpoint is not None:
-        tensors = _in_our_keys(name.removeprefix(AS_IS), model, read_weights(checkpoint))
+        tensors = in_our_keys(name.removeprefix(AS_IS), model, read_weights(checkpoint), resample_positions)
         load_weights(model, tensors, source=str(checkpoint), resample_positions=resample_positions)
     if hasattr(model, "card"):  # with methods on it already
         return model
@@ -190,36 +183,6 @@ def _sizes(model: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The state dict in a weights file, out of its nest and without wrapper prefixes; no code is executed.
-
-    >>> read_weights("deit_small.pth")["cls_token"].shape  # doctest: +SKIP
-    torch.Size([1, 1, 384])
-    """
-    path = check_file(path, "the checkpoint ")
-    tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
-    check_plain(tensors, str(path))
-    for prefix in PREFIXES:
-        if all(key.startswith(prefix) for key in tensors):
-            tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
-    return tensors
-
-
-def load_weights(
-    model: nn.Module, tensors: dict[str, Tensor], source: str = "the state dict", resample_positions: bool = False
-) -> None:
-    """Load a state dict strictly, with one error that lists what is missing, unexpected or of another shape."""
-    if resample_positions:
-        tensors = _resample_positions(model, tensors)
-    check_keys(model.state_dict(), tensors, source)
-    model.load_state_dict(tensors)
-
-
-def _in_our_keys(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they are, or converted where they have keys of the model's authors."""
-    return READERS[name](tensors) if name in READERS and set(tensors) - set(model.state_dict()) else tensors
-
-
 def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
     plain = name.removeprefix("timm/").removeprefix(AS_IS)
     if not known(name) and not stands_elsewhere(plain):
@@ -246,55 +209,3 @@ def _check_image_size(name: str, model: Any) -> None:
         for size, patch in zip(to_2tuple(embed.img_size), to_2tuple(embed.patch_size), strict=True)
     ):
         raise ValueError(f"{name} takes images whose sides are multiples of {embed.patch_size}, not {embed.img_size}")
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            if "leanformer" in (file.metadata() or {}):
-                raise ValueError(f"{path} is a leanformer checkpoint and says itself what it is: use lf.load('{path}')")
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
-
-
-def _read_pickle(path: Path) -> dict[str, Tensor]:
-    try:
-        # training scripts store their options beside the weights; a Namespace is data, not code
-        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of kinds of tensors that are refused below
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle can fail anywhere
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ValueError(f"{path} is not a file of plain weights: {one_line(first)}") from error
-    for nest in NESTED:
-        if isinstance(content, dict) and isinstance(content.get(nest), dict):
-            content = content[nest]
-            break
-    if not isinstance(content, dict) or not content or not all(isinstance(v, Tensor) for v in content.values()):
-        raise ValueError(f"{path} holds no state dict, neither at the top nor under {', '.join(NESTED)}")
-    return content
-
-
-def _resample_positions(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Position embeddings, Swin's tables and GFNet's filters, resampled to the model's grid and windows."""
-    tensors = dict(tensors)
-    wanted = model.state_dict()
-    for key, value in tensors.items():
-        if key not in wanted or value.shape == wanted[key].shape:
-            continue
-        if key == "pos_embed":
-            prefix = wanted[key].shape[1] - math.prod(model.patch_embed.grid_size)
-            _check_square(value.shape[1] - prefix)
-            tensors[key] = resample_abs_pos_embed(value, model.patch_embed.grid_size, num_prefix_tokens=prefix)
-        if key.endswith("relative_position_bias_table"):
-            window = model.get_submodule(key.rpartition(".")[0]).window_size
-            tensors[key] = resize_rel_pos_bias_table(value, window, tuple(wanted[key].shape))
-        if key.endswith("complex_weight"):
-            tensors[key] = resample_filter(value, model.get_submodule(key.rpartition(".")[0]).size)
-    return tensors
-
-
-def _check_square(patches: int) -> None:
-    if math.isqrt(max(patches, 0)) ** 2 != patches:
-        raise ValueError(f"the checkpoint has positions for {patches} patches, not a square: it cannot be resampled")

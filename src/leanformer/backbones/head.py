@@ -13,12 +13,13 @@ from ..core import Card, classes_of, set_classes
 def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) -> nn.Module:
     """A copy of the model with a head for so many classes; the model given stays as it is.
 
-    Where there is a name for each class and the model knows all of them, their rows are kept; otherwise the head is
-    fresh. A model knows the classes on its card, or ImageNet-1k's WordNet ids where it has 1000 outputs and no names.
+    Where there is a name for each class and the model knows all of them, their rows are kept in each of its heads;
+    otherwise the heads are fresh. A model knows the classes on its card, or ImageNet-1k's WordNet ids where it has 1000
+    outputs and no names.
 
     Args:
         model: A leanformer or timm model.
-        num_classes: Outputs of the new head.
+        num_classes: Outputs of the new head; 0 takes the head off.
         names: Names of the new classes in their order; they go onto the card.
 
     >>> import torch
@@ -34,12 +35,29 @@ def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) 
     known = {name: index for index, name in enumerate(carded)}
     rows = [known[name] for name in names or () if name in known]
     new = copy.deepcopy(model)
-    head = new.get_classifier()
-    new.reset_classifier(num_classes)
-    if len(rows) == len(names or ()) == num_classes and getattr(head, "out_features", 0) == len(known):
-        new.get_classifier().load_state_dict({key: tensor[rows] for key, tensor in head.state_dict().items()})
+    if rows and len(rows) == len(names or ()) == num_classes:
+        _choose_rows(new, rows, len(known))
+    else:
+        new.reset_classifier(num_classes)
     if not isinstance(getattr(new, "card", None), Card):
         return new
     if names is not None and len(names) == num_classes:
         return set_classes(new, names)
     return new if classes_of(new) is not None else set_classes(new, None)
+
+
+def _choose_rows(model: Any, rows: list[int], classes: int) -> None:
+    """Give a model of so many classes heads for these of them; fresh heads where it has another number of outputs.
+
+    A head may have layers before its last one, and a model several heads. What has a row for each class is what
+    changes with their number.
+    """
+    old = model.state_dict()
+    model.reset_classifier(classes + 1)
+    other = model.state_dict()
+    model.reset_classifier(len(rows))
+    if old.keys() != other.keys():  # a head of another kind, or none
+        return
+    by_class = [key for key, value in other.items() if value.shape != old[key].shape]
+    if by_class and all(len(old[key]) == classes for key in by_class):
+        model.load_state_dict({key: value[rows] if key in by_class else value for key, value in old.items()})

@@ -5,7 +5,8 @@ from typing import Any
 from torch import nn
 
 from ..core import card_of, classes_of, input_of
-from .build import from_card, load_weights
+from .build import from_card
+from .weights import load_weights
 
 
 def resize(model: nn.Module, img_size: int | tuple[int, int]) -> nn.Module:
@@ -27,7 +28,8 @@ def resize(model: nn.Module, img_size: int | tuple[int, int]) -> nn.Module:
     new = from_card(card.replace(arguments=arguments, classes=classes_of(model), input=_view(model)))
     new = new.to(device=weight.device, dtype=weight.dtype)
     source = f"the model resized to {img_size}"
-    load_weights(new, dict(model.state_dict()), source=source, resample_positions=True)
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    load_weights(new, dict(model.state_dict()), source=source, resample_positions=True, grid=grid)
     return new.train(model.training)
 
 

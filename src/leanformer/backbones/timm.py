@@ -43,6 +43,13 @@ class ShiftedWindows(swin_transformer.SwinTransformerBlock):
     def extra_repr(self) -> str:
         return f"window={tuple(self.window_size)}, shift={tuple(self.shift_size)}"
 
+    def _init_buffers(self) -> None:
+        """timm asks the block's norm, which is not here, for the device and dtype of the mask; the weights say both."""
+        if not self.dynamic_mask:
+            like = self.attn.qkv.weight
+            mask = self.get_attn_mask(device=like.device, dtype=like.dtype)
+            self.register_buffer("attn_mask", mask, persistent=False)
+
 
 class TrackGrid:
     """Forward hook that writes the size of the patch plane just embedded into a `Grid`."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..backbones.build import load_weights
 from ..backbones.keys import KeyMap
+from ..backbones.weights import load_weights
 from ..core import card_of, set_card
 
 State = dict[str, Tensor]
@@ -28,6 +28,8 @@ class Converter:
     theirs: Callable[[State, nn.Module], State]
     method: str = ""
     """The method that makes a backbone into this class: models with it on them go out in this class's form."""
+    serves: Callable[[nn.Module], bool] = lambda model: True
+    """Whether a model with the method on it is of this class, where several classes have the method."""
 
 
 CONVERTERS: list[Converter] = []
@@ -56,14 +58,15 @@ def from_official(official: str, config: dict[str, Any] | None = None, state_dic
     return set_card(model, card_of(model).replace(official=origin)).eval()
 
 
-def read_official(name: str, state_dict: State) -> State:
-    """The weights of a released model under our keys.
+def read_official(name: str, state_dict: State, model: nn.Module) -> State:
+    """The weights of a released model, or of one with other classes or images, under our keys.
 
     Args:
         name: The released model, such as lvvit_s.
         state_dict: Its weights under the official keys.
+        model: Our model of that name, which they are for.
     """
-    return dict(from_official(name, state_dict=state_dict).state_dict())
+    return _converter(RELEASED[name][0]).ours(dict(state_dict), model)
 
 
 def to_official(model: nn.Module) -> State:
@@ -73,7 +76,8 @@ def to_official(model: nn.Module) -> State:
     >>> state = lf.to_official(lf.create("poolformer_s12"))  # doctest: +SKIP
     """
     card = card_of(model)
-    made_by = [c.official for c in CONVERTERS if c.method in [method.name for method in card.methods]]
+    methods = [method.name for method in card.methods]
+    made_by = [c.official for c in CONVERTERS if c.method in methods and c.serves(model)]
     if len(made_by) == 1:
         official = made_by[0]
     elif card.official is not None:
@@ -81,7 +85,8 @@ def to_official(model: nn.Module) -> State:
     elif card.backbone in RELEASED:
         official = RELEASED[card.backbone][0]
     else:
-        raise ValueError(f"{card.backbone} has no official form; those that have: {', '.join(sorted(RELEASED))}")
+        named = f"{card.backbone} with {', '.join(methods)}" if methods else card.backbone
+        raise ValueError(f"{named} has no official form; those that have: {', '.join(sorted(RELEASED))}")
     return _converter(official).theirs(dict(model.state_dict()), model)
 
 

@@ -7,10 +7,9 @@ The blocks of those files are numbered through; timm numbers them stage by stage
 which timm's mean and deviation of 0.5 are but for a two-hundredth.
 """
 
-import torch
 from torch import nn
 
-from ..backbones.registry import AS_IS, READERS, build
+from ..backbones.registry import READERS
 from .door import State
 
 SIZES = ("tf_efficientnet_lite0", "tf_efficientnet_lite1", "tf_efficientnet_lite2")
@@ -23,21 +22,20 @@ INVERTED = {
 }  # fmt: skip
 
 
-def read_lite(name: str, state: State) -> State:
+def read_lite(state: State, model: nn.Module) -> State:
     """The weights of an EfficientNet-Lite under timm's keys.
 
     Args:
-        name: timm's name, such as tf_efficientnet_lite2.
         state: The weights under the package's keys.
+        model: timm's model that they are for.
     """
-    with torch.device("meta"):
-        places = _blocks(build(f"{AS_IS}{name}"))
+    places = _blocks(model)
     found = {}
     for key, value in state.items():
         if key.startswith("_blocks."):
             _, index, part, rest = key.split(".", 3)
             if int(index) >= len(places):
-                raise ValueError(f"the weights have {key}, but {name} has {len(places)} blocks")
+                raise ValueError(f"the weights have {key}, but the model has {len(places)} blocks")
             place, parts = places[int(index)]
             found[f"{place}.{parts.get(part, part)}.{rest}"] = value
         else:
@@ -56,9 +54,5 @@ def _blocks(model: nn.Module) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
-def _reader(name: str):
-    return lambda state: read_lite(name, state)
-
-
 for _name in SIZES:
-    READERS[_name] = _reader(_name)
+    READERS[_name] = read_lite

@@ -10,16 +10,18 @@ from functools import partial
 from typing import Any
 
 import torch
+from timm.models.swin_transformer import SwinTransformer
 from torch import nn
 
 from ...backbones import create
+from ...backbones.metaformer import MetaFormer
 from ...backbones.metaformer_config import SIZES
-from ...core import apply, blocks_of, fold
+from ...core import apply, blocks_of, card_of, fold
 from ...methods import RePa
 from ...methods.repa.idle import Affine, FusedFFN, FusedPair, Rounding, reparameterise
 from ..door import CONVERTERS, RELEASED, Converter, KeyMap, State, refuse_options, take
 from ..metaformer.keys import network_places, v1_arguments
-from .models import MIXERS, POOL_SIZE, SWINS, VITS
+from .models import MIXERS, POOL_SIZE, SWINS, VITS, TokenNormMixer
 
 VIT = "Ackesnal/RePaViT repavit.Transformer"
 SWIN = "Ackesnal/RePaViT repaswin.SwinTransformer"
@@ -33,6 +35,8 @@ NEUTRAL = {
     "fused_window_process": False, "drop_rate": 0.0, "mlp_ratio": (0.5, 4.0), "pretrained": False, "qkv_bias": True,
 }  # fmt: skip
 """Options that have no counterpart, at the value that changes nothing."""
+MIXER_RATIO = 0.75
+"""The one idle ratio of the official Mixer, whose FFNs are four times as wide as it is."""
 
 
 def _method(config: dict[str, Any], rounding: Rounding) -> RePa | None:
@@ -80,10 +84,38 @@ def _build_poolformer(config: dict[str, Any], state: State) -> nn.Module:
 
 def _build_mixer(config: dict[str, Any], state: State) -> nn.Module:
     """The official Mixer ignores its idle ratio: as many channels stay active as the model is wide."""
-    method = _method(config | {"idle_ratio": 0.75}, "nearest")
+    method = _method(config | {"idle_ratio": MIXER_RATIO}, "nearest")
     take(config, "feature_norm", "channel_idle", "idle_ratio", "heuristic")
     arguments = take(config, *COMMON, "num_blocks")
     return _finish(create("repamixer", **arguments), method, config, state)
+
+
+def _is_vit(model: nn.Module, method: RePa) -> bool:
+    return card_of(model).backbone.startswith("repavit")  # norms of other ViTs have another eps
+
+
+def _is_swin(model: nn.Module, method: RePa) -> bool:
+    return type(model) is SwinTransformer
+
+
+def _is_poolformer(model: nn.Module, method: RePa) -> bool:
+    if not isinstance(model, MetaFormer):
+        return False
+    return model.config.layout == "NCHW" and set(model.config.token_mixers) == {"pooling"}
+
+
+def _is_mixer(model: nn.Module, method: RePa) -> bool:
+    return type(model) is TokenNormMixer and method.idle_ratio == MIXER_RATIO
+
+
+def _serves(model: nn.Module, family: Callable[[nn.Module, RePa], bool]) -> bool:
+    """Whether a model is of that family and has RePa alone, on all blocks alike: official classes have one ratio."""
+    methods = card_of(model).methods
+    if len(methods) != 1 or not isinstance(methods[0], RePa):
+        return False
+    method = methods[0]
+    everywhere = method.blocks is None and method.stages is None and not isinstance(method.idle_ratio, tuple)
+    return everywhere and not method.ramp_epochs and family(model, method)
 
 
 def _vit_keys(model: nn.Module) -> KeyMap:
@@ -208,14 +240,22 @@ def _derived(model: nn.Module) -> State:
     return found
 
 
-for _official, _build, _keys in (
-    (VIT, _build_vit, _vit_keys),
-    (SWIN, _build_swin, _swin_keys),
-    (POOLFORMER, _build_poolformer, _poolformer_keys),
-    (MIXER, _build_mixer, _mixer_keys),
+for _official, _build, _keys, _family in (
+    (VIT, _build_vit, _vit_keys, _is_vit),
+    (SWIN, _build_swin, _swin_keys, _is_swin),
+    (POOLFORMER, _build_poolformer, _poolformer_keys, _is_poolformer),
+    (MIXER, _build_mixer, _mixer_keys, _is_mixer),
 ):
     CONVERTERS.append(
-        Converter("repa", _official.partition(" ")[2], _build, partial(_ours, keys=_keys), partial(_theirs, keys=_keys))
+        Converter(
+            system="repa",
+            official=_official.partition(" ")[2],
+            build=_build,
+            ours=partial(_ours, keys=_keys),
+            theirs=partial(_theirs, keys=_keys),
+            method="repa",
+            serves=partial(_serves, family=_family),
+        )
     )
 
 _IDLE: dict[str, Any] = {"feature_norm": "BatchNorm", "channel_idle": True, "idle_ratio": 0.75}
