@@ -31,7 +31,7 @@ class Settings:
     save_every: Count | None = None
     """Updates between checkpoints; an epoch by default."""
     evaluate_every: Annotated[int, Within(0, 10**9)] = 1
-    """Epochs between evaluations; the last one is always evaluated. 0: never."""
+    """Epochs between evaluations; the last one is always evaluated. 0: only images given as val, at start and end."""
     evaluation_batch_size: Count | None = None
     """Images at a time in evaluations; by default 8 on a CPU and else 256."""
     nonfinite: Literal["stop", "skip"] = "stop"

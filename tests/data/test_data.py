@@ -1,6 +1,8 @@
 """Data sets are checked before anything is trained, and images that cannot be read are counted."""
 
 import io
+import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +16,9 @@ from leanformer.data.augment import Augment, erase, random_boxes
 from leanformer.data.batches import Plan
 from leanformer.data.draws import key_of, seed_all, uniforms
 from leanformer.data.packs import write_pack
-from leanformer.data.sources import class_names
+from leanformer.data.sources import Files, Stream, class_names
 from leanformer.data.view import EvaluationView
+from leanformer.train.checkpoint import read_checkpoint, write_checkpoint
 
 RECIPE = lf.recipes.plain(epochs=2, batch_size=8)
 
@@ -150,6 +153,42 @@ def test_files_that_vanish_beyond_the_limit_end_the_run_with_their_names(tmp_pat
         path.unlink()
     with pytest.raises(ValueError, match=r"images cannot be read, more than the 1 allowed(.|\n)*class2"):
         _fit(data)
+
+
+def test_a_file_that_cannot_be_read_counts_once_however_often_it_is_read(tmp_path):
+    root = picture_folder(tmp_path / "data")
+    for split in ("train", "val"):
+        (root / split / "class0" / "0.png").write_bytes(b"half a picture")
+    data, val = (lf.train.open_data(root, split) for split in ("train", "val"))
+    assert _fit(data, val=val, recipe=RECIPE.replace(epochs=3)).finished
+    assert (data.damage.count, val.damage.count) == (1, 1)
+
+
+@pytest.mark.parametrize("told", [None, 7], ids=["by name", "as a number, as earlier versions did"])
+def test_a_resumed_run_counts_no_unreadable_file_twice(tmp_path, told):
+    root = picture_folder(tmp_path / "data")
+    (root / "train" / "class0" / "0.png").write_bytes(b"half a picture")
+    _fit(root, output=tmp_path / "run", max_updates=4)
+    state = read_checkpoint(tmp_path / "run")
+    assert ["class0/0.png" in name for name in state["data"]["damaged"]] == [True]
+    if told is not None:
+        write_checkpoint(tmp_path / "run", {**state, "data": {**state["data"], "damaged": told}})
+    data = lf.train.open_data(root, "train")
+    assert _fit(data, val=root, output=tmp_path / "run", resume=True).finished
+    assert data.damage.count == 1
+
+
+def test_images_that_have_no_file_name_are_told_apart():
+    data = Files(SimpleNamespace(filename=lambda index: None), None, "hfds/x")
+    assert [data.filename(index) for index in (3, 4)] == ["image 3", "image 4"]
+
+
+def test_the_log_says_where_the_images_for_validation_are_those_that_are_learnt_from(tmp_path):
+    images, labels = arrays()
+    for name, val in (("same", (images.clone(), labels)), ("others", (images.flip(0), labels))):
+        _fit((images, labels), val=val, output=tmp_path / name, max_updates=1)
+        told = [json.loads(line).get("event", "") for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        assert any("those that are learnt from" in event for event in told) == (name == "same")
 
 
 def test_evaluation_counts_unreadable_files_and_leaves_them_out(tmp_path):
@@ -287,8 +326,6 @@ class Shards(torch.utils.data.IterableDataset):
 
 @pytest.mark.parametrize("images", [32, 20], ids=["whole", "runs out"])
 def test_a_stream_resumes_where_it_was(tmp_path, images):
-    from leanformer.data.sources import Stream
-
     def stream():
         return Stream(Shards(images), tuple("abcd"), "shards")
 
@@ -300,10 +337,16 @@ def test_a_stream_resumes_where_it_was(tmp_path, images):
 
 
 def test_a_stream_without_one_batch_is_an_error():
-    from leanformer.data.sources import Stream
-
     with pytest.raises(ValueError, match="does not give one whole batch of 8"):
         _fit(Stream(Shards(5), tuple("abcd"), "shards"))
+
+
+def test_a_stream_is_as_long_as_all_that_the_processes_read_of_it():
+    shards = Shards(32)
+    shards.reader = SimpleNamespace(num_samples=64)  # of which this process reads 32
+    assert len(Stream(shards, None, "shards")) == 64
+    shards.reader = SimpleNamespace(num_samples=None)
+    assert len(Stream(shards, None, "shards")) == 32
 
 
 def test_a_batch_that_does_not_divide_is_refused():

@@ -57,7 +57,8 @@ def test_coco_boxes_and_masks_are_in_pixels_and_classes_in_the_order_of_their_id
     assert target.masks.shape == (1, 16, 20)
     assert target.masks[0, 3:7, 2:8].all()
     assert target.masks.sum() == 24
-    assert data.picture(1)[1].boxes.shape == (0, 4)
+    nothing = data.picture(1)[1]
+    assert (nothing.boxes.shape, nothing.masks.shape) == ((0, 4), (0, 16, 20))
 
 
 def test_what_is_wrong_in_a_coco_file_is_counted_and_told(tmp_path):
@@ -94,6 +95,18 @@ def test_labels_that_no_class_has_are_refused():
     image = torch.zeros(3, 8, 8, dtype=torch.uint8)
     with pytest.raises(ValueError, match="target 0 has the label 3; there are 2 classes"):
         scenes_of([image], [Target(torch.zeros(1, 4), torch.tensor([3]))], ["a", "b"])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_picture_without_objects_lacks_no_masks(order):
+    image, mask = torch.zeros(3, 8, 6, dtype=torch.uint8), torch.ones(1, 8, 6, dtype=torch.bool)
+    thing = Target(torch.tensor([[0.0, 0, 6, 8]]), torch.tensor([0]), mask)
+    data = open_scenes(scenes_of([image] * 2, [thing, Target()][::order], ["thing"]), "train", "masks")
+    assert sorted(len(data.picture(index)[1].masks) for index in range(2)) == [0, 1]
+    assert all(data.picture(index)[1].masks.shape[1:] == (8, 6) for index in range(2))
+    without = Target(thing.boxes, thing.labels)
+    with pytest.raises(ValueError, match="has boxes, but masks of its objects are needed"):
+        open_scenes(scenes_of([image] * 2, [thing, without][::order], ["thing"]), "train", "masks")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +185,20 @@ def test_label_maps_are_paired_with_pictures_and_void_is_not_learnt(tmp_path):
         data.picture(2)
 
 
+def test_a_label_map_is_that_of_the_same_sub_folder_or_the_only_one_of_its_name(tmp_path):
+    (tmp_path / "classes.txt").write_text("\n".join("abcdef"))
+    maps = {"seq1/0001": 1, "seq2/0001": 2, "seq3/0002": 3, "x/0003": 4, "y/0003": 5}
+    for name, number in maps.items():
+        numbers(tmp_path / "labels" / "train" / f"{name}.png", [[number] * 4] * 2)
+    for name in ("seq1/0001", "seq2/0001", "0002", "0003"):
+        picture(tmp_path / "images" / "train" / f"{name}.jpg", 4, 2)
+    data = open_scenes(tmp_path, "train", "label_map")
+    found = [(entry.path.parent.name, entry.path.stem, int(data.picture(index)[1].label_map[0, 0]))
+             for index, entry in enumerate(data.entries)]  # fmt: skip
+    assert sorted(found) == [("seq1", "0001", 1), ("seq2", "0001", 2), ("train", "0002", 3)]
+    assert data.notes() == [f"{data.name}: 1 pictures without a label map were left out"]
+
+
 def pets(root: Path) -> Path:
     lines = {
         "trainval": [("Abyssinian_1", 1, 1), ("beagle_2", 2, 2)],
@@ -206,6 +233,8 @@ def test_trimaps_of_pets_become_masks_boxes_and_label_maps(tmp_path):
     assert maps.picture(1)[1].label_map.unique(return_counts=True)[1].tolist() == [18, 2, 10]
     heads = open_scenes(f"pets_heads:{root}", "train", "boxes")
     assert heads.picture(0)[1].boxes.tolist() == [[1, 0, 4, 3]]
+    with pytest.raises(ValueError, match="has boxes, but label maps are needed"):
+        open_scenes(f"pets_heads:{root}", "train", "label_map")
 
 
 @pytest.mark.parametrize("form", ["numbers", "colours", "codes"])

@@ -1,10 +1,14 @@
 """Images without labels: opened from folders and tensors, learnt from a teacher, refused where labels are needed."""
 
+import io
+
 import pytest
 import torch
 from helpers import arrays, picture_folder, tiny
+from PIL import Image
 
 import leanformer as lf
+from leanformer.data.packs import write_pack
 from leanformer.data.samples import sample_images
 from leanformer.data.sources import class_names
 
@@ -20,9 +24,19 @@ def flat(root, images=32):
     return folder
 
 
-@pytest.fixture(params=["flat folder", "nested folders", "tensor", "tuple", "tuple with none"])
+def pngs():
+    """The same pictures as the bytes of files."""
+    files = [io.BytesIO() for _ in arrays()[0]]
+    for file, image in zip(files, arrays()[0]):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "PNG")
+    return [file.getvalue() for file in files]
+
+
+@pytest.fixture(params=["flat folder", "nested folders", "pack", "tensor", "tuple", "tuple with none"])
 def unlabelled(request, tmp_path):
     images = arrays()[0]
+    if request.param == "pack":
+        return f"pack:{write_pack(tmp_path / 'photos.npz', pngs(), None)}"
     tensors = {"tensor": images, "tuple": (images,), "tuple with none": (images, None)}
     if request.param in tensors:
         return tensors[request.param]
@@ -96,6 +110,14 @@ def test_folders_of_classes_stay_labelled_and_may_be_read_without(tmp_path):
     with pytest.raises(ValueError, match=r"4 classes, but the model's head has 5.*write images:FOLDER"):
         _fit(root, model=five)
     assert _fit(f"images:{root}", model=five, teacher=lf.apply(five)).finished
+
+
+def test_packs_of_which_some_have_labels_are_refused_where_every_image_needs_one(tmp_path):
+    for name, labels in (("train_a", None), ("train_b", [i % 4 for i in range(32)])):
+        write_pack(tmp_path / f"{name}.npz", pngs(), labels)
+    assert lf.train.open_data(f"pack:{tmp_path}/*.npz").labelled
+    with pytest.raises(ValueError, match="image 0 has the label -1"):
+        _fit(f"pack:{tmp_path}/*.npz")
 
 
 def test_the_methods_own_objective_gives_way_where_it_needs_labels():

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scenes import CLASSES, backbone, scenes, small_detector
+from scenes import CLASSES, backbone, draw_scene, scenes, small_detector
 
 import leanformer as lf
 from leanformer.cli import main
 from leanformer.core import Step, View
-from leanformer.data.dense import Target
+from leanformer.data.dense import Target, scenes_of
 from leanformer.tasks.dense_distillation import PyramidDistillation
 from leanformer.tasks.detection_metrics import found_in, judge_boxes, quality_of
 from leanformer.tasks.drawing import draw_objects
@@ -66,6 +66,15 @@ def test_masks_are_learnt_and_judged_beside_boxes():
         model, recipe=QUICK.replace(epochs=1), data=scenes(0, 4, 32), val=scenes(9, 2, 32), max_updates=1, **HOW
     ).evaluation
     assert {"ap", "ap50", "ap75", "mask_ap", "mask_ap50", "mask_ap75"} <= set(found.figures)
+
+
+def test_masks_are_learnt_beside_a_picture_without_objects():
+    pairs = [draw_scene(index, 32) for index in range(4)]
+    data = scenes_of([image for image, _ in pairs], [Target(), *(target for _, target in pairs[1:])], CLASSES)
+    result = lf.tasks.fit(
+        small_detector("mask_rcnn", side=32), recipe=QUICK.replace(epochs=1), data=data, max_updates=1, **HOW
+    )
+    assert result.finished
 
 
 def test_a_student_starts_from_its_teacher_calibrated_and_learns_its_maps(tmp_path):

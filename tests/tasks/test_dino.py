@@ -109,11 +109,18 @@ def test_the_teachers_batch_norms_learn_statistics_of_global_crops_alone():
     assert {int(result.model.state_dict()[key]) for key in tracked} == {16}
 
 
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path):
+def test_the_teachers_batch_norms_go_on_learning_after_an_evaluation():
+    result = train(backbone(lf.RePa(idle_ratio=0.5)), data=arrays(32), val=arrays(16))
+    tracked = [value for key, value in result.ema.state_dict().items() if "num_batches_tracked" in key]
+    assert {int(value) for value in tracked} == {8}
+
+
+@pytest.mark.parametrize("val", [None, arrays(16)], ids=["not judged", "judged every epoch"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, val):
     method = lf.RePa(idle_ratio=0.5)
-    whole = train(backbone(method), output=tmp_path / "whole")
-    train(backbone(method), output=tmp_path / "parts", max_updates=3, save_every=1)
-    parts = train(backbone(method), output=tmp_path / "parts", resume=True)
+    whole = train(backbone(method), output=tmp_path / "whole", val=val)
+    train(backbone(method), output=tmp_path / "parts", max_updates=6, save_every=1, val=val)
+    parts = train(backbone(method), output=tmp_path / "parts", resume=True, val=val)
     assert parts.updates == whole.updates == 8
     for one, other in ((whole.model, parts.model), (whole.ema, parts.ema)):
         found, wanted = one.state_dict(), other.state_dict()
@@ -125,6 +132,17 @@ def test_files_are_learnt_from_and_judged_by_neighbours(tmp_path):
     result = train(backbone(), data=str(picture_folder(tmp_path / "data")), max_updates=2)
     assert result.evaluation.images == 32
     assert result.ema_evaluation.top1 > 60, "the images for validation are in the bank as well"
+
+
+def test_no_image_is_its_own_neighbour_where_data_have_no_splits(tmp_path):
+    classes = picture_folder(tmp_path / "data") / "train"
+    assert train(backbone(), data=str(classes), max_updates=1).evaluation.images == 16
+
+
+def test_a_bank_of_other_classes_than_those_of_the_judged_images_is_refused():
+    data, val = (lf.data.Arrays(*arrays(count), tuple(names)) for count, names in ((32, "abcd"), (16, "abdc")))
+    with pytest.raises(ValueError, match="have different classes, such as another order"):
+        train(backbone(), data=data, val=val)
 
 
 def test_without_labels_every_other_image_of_the_validation_data_is_the_bank():

@@ -87,6 +87,8 @@ def test_the_divergence_of_pixels_is_that_of_plain_loops():
             p, q = ([math.exp(float(z[0, k, y, x]) / 2) for k in range(3)] for z in (t, s))
             total += sum(a / sum(p) * math.log((a / sum(p)) / (b / sum(q))) for a, b in zip(p, q))
     assert pixel_divergence(s, t, 2.0).item() == pytest.approx(4 * total / 4, rel=1e-5)
+    with pytest.raises(ValueError, match="other classes"):
+        pixel_divergence(s, torch.zeros(1, 5, 2, 2), 2.0)
 
 
 def test_intersection_over_union_is_that_of_a_case_computed_by_hand():

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import leanformer as lf
-from leanformer.cli import main
-from leanformer.cli.demo_work import digits, small_vit, view
+from leanformer.cli import demo_work, main
+from leanformer.cli.demo_work import begin, digits, small_vit, view
 
 
 def test_the_digits_are_split_without_overlap_and_hold_every_class():
@@ -21,6 +21,26 @@ def test_fusing_in_the_demo_is_exact():
     exact, images = model.double().eval(), view(model, digits()[1][0][:8]).double()
     with torch.no_grad():
         assert (exact(images) - lf.fuse(exact)(images)).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["lean/lean.safetensors", "teacher.safetensors", "table.txt"])
+def test_what_no_demo_made_stays_as_it_is(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo_work, "fit", lambda *_, **__: pytest.fail("the training began"))
+    mine = tmp_path / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("hours of work")
+    assert main(["demo", "--output", str(tmp_path)]) == 2
+    assert f"{tmp_path / name.partition('/')[0]} is there already" in capsys.readouterr().err
+    assert mine.read_text() == "hours of work"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
+
+
+def test_a_demo_begins_anew_where_another_one_was(tmp_path):
+    folder = begin(tmp_path / "demo")
+    (folder / "plan.json").write_text("old")
+    (tmp_path / "demo" / "teacher.safetensors").write_text("old")
+    assert begin(tmp_path / "demo") == folder
+    assert not (folder / "plan.json").exists()
 
 
 @pytest.mark.slow

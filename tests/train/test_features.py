@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import leanformer as lf
 from leanformer.cli import main
 from leanformer.train import Features, extract_features, knn_accuracy, linear_probe
+from leanformer.train.evaluation import Conditions
 from leanformer.train.features import feature_of
 from leanformer.train.neighbours import neighbour_votes
 from leanformer.train.probe import linear_weights
@@ -98,6 +99,15 @@ def test_neighbours_of_the_fused_model_say_what_those_of_the_trained_one_say():
         test = extract_features(form, (images[48:], labels[48:]), device="cpu")
         answers.append(neighbour_votes(test.vectors, train.vectors, train.labels, 4, 5))
     assert torch.allclose(*answers, rtol=1e-3)
+
+
+def test_a_model_that_was_judged_has_every_module_in_the_mode_that_it_was_in():
+    model = tiny().train()
+    model.blocks[0].eval()
+    before = [module.training for module in model.modules()]
+    with Conditions.on("cpu").judging(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == before
 
 
 def test_batches_that_are_filled_up_leave_no_feature_behind():

@@ -12,8 +12,9 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 import leanformer as lf
-from leanformer.core import Objective, Step, View
+from leanformer.core import Block, Objective, Step, View
 from leanformer.data import EvaluationView
+from leanformer.layers.losses import relation_loss
 from leanformer.train.answer_features import AnswerFeatures, missed_share
 from leanformer.train.learner import (
     Learner,
@@ -78,6 +79,45 @@ def test_features_and_relations_compare_what_is_tapped():
     torch.testing.assert_close(lf.train.RelationDistillation("a")(step)["relations"], F.mse_loss(ours, theirs))
     with pytest.raises(ValueError, match=r"\(4, 5, 8\) in the student and b \(4, 5, 7\)"):
         lf.train.FeatureDistillation("a", "b")(step)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_relations_compare_the_places_of_a_map_in_the_layout_of_its_block(layout):
+    student = nn.Sequential(Block(mix=nn.Identity(), ffn=None, dim=8, layout=layout), nn.Conv2d(3, 3, 1))
+    maps = [torch.randn(2, 4, 5, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    tokens = [x.flatten(2).mT if layout == "NCHW" else x.flatten(1, 2) for x in maps]  # (2, N, C)
+    for place in ("0", "0.mix", "1"):
+        views = [View(None, {place: x}) for x in maps]
+        step = _step(student=views[0], teachers={"teacher": views[1]})
+        objective = lf.train.RelationDistillation(place)
+        objective.prepare(student)
+        if place == "1":
+            with pytest.raises(ValueError, match=r"1 gives \(2, 4, 5, 8\).*say layout=NCHW or layout=NHWC"):
+                objective(step)
+            objective = lf.train.RelationDistillation(place, layout=layout)
+        assert objective(step)["relations"] == relation_loss(*tokens)
+    with pytest.raises(ValueError, match="layout is auto, NCHW or NHWC, not 'NHCW'"):
+        parse_objective("relations:at=blocks.1,layout=NHCW")
+
+
+def test_relations_of_a_swin_are_those_of_its_places():
+    student = lf.create(
+        "swin", img_size=32, patch_size=4, window_size=4, embed_dim=16, depths=(1,), num_heads=(2,), num_classes=4
+    )
+    found = choose_objective("relations:at=layers.0.blocks.0", student, {"teacher": student}, "auto")
+    views = [View(None, {"layers.0.blocks.0": torch.randn(2, 8, 8, 16)}) for _ in range(2)]
+    terms = found(_step(student=views[0], teachers={"teacher": views[1]}))
+    assert terms["relations"] == relation_loss(*(view.taps["layers.0.blocks.0"].flatten(1, 2) for view in views))
+
+
+@pytest.mark.parametrize("classes", [3, 9])
+@pytest.mark.parametrize("spec", ["soft", "hard", "distillation_token", "distillation_token:kind=soft"])
+def test_a_teacher_of_other_classes_is_refused_in_one_line(spec, classes):
+    step = _step(
+        student=View((torch.randn(4, 6), torch.randn(4, 6))), teachers={"teacher": View(torch.randn(4, classes))}
+    )
+    with pytest.raises(ValueError, match=r"the teacher answers \(4, \d\), the student \(4, 6\): other classes"):
+        parse_objective(spec)(step)
 
 
 def test_the_distillation_token_gets_a_loss_of_its_own():
@@ -241,6 +281,37 @@ def test_every_term_is_logged_and_the_loss_is_their_sum(tmp_path):
     )
 
 
+class Second(Objective):
+    """Every update takes a second."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = 0
+
+    def perf_counter(self) -> float:
+        return self.seconds
+
+    def forward(self, step: Step):
+        self.seconds += 1
+        return {"nothing": step.student.output.sum() * 0}
+
+
+@pytest.mark.parametrize("log_every", [3, 4])
+def test_the_speed_that_is_logged_counts_the_updates_of_its_time(log_every, tmp_path, monkeypatch):
+    def steps(**options) -> list[float]:
+        objective = Second()
+        monkeypatch.setattr("leanformer.train.loop.time", objective)
+        lf.train.fit(
+            tiny(), recipe=RECIPE, data=arrays(), val=arrays(), objective=objective, output=tmp_path / "run",
+            device="cpu", quiet=True, log_every=log_every, save_every=5, **options,
+        )  # fmt: skip
+        lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+        return [line["images_per_second"] for line in lines if line["kind"] == "step"]
+
+    assert set(steps(max_updates=5)) == {8}
+    assert set(steps(resume=True)) == {8}
+
+
 def test_a_method_schedule_is_followed_and_ends_at_its_target(tmp_path):
     backbone = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, num_classes=4)
     model = lf.apply(backbone, lf.EViT(keep_rate=0.5, start_epoch=1, shrink_epochs=2))
@@ -348,6 +419,23 @@ def test_a_backbone_without_a_head_learns_its_teachers_features_and_labels_only_
     result = lf.train.fit(student, recipe=recipe, data=data, val=arrays(16), teacher=teacher, device="cpu", quiet=True)
     assert AnswerFeatures()(_features(result.model, teacher, data))["features"] < 0.5 * before
     assert result.evaluation.summary().keys() == {"knn_top1", "knn_top5"}
+
+
+def test_a_backbone_without_a_head_is_judged_by_neighbours_beside_other_terms_too():
+    result = lf.train.fit(
+        headless(), recipe=RECIPE.replace(epochs=1), data=arrays(), val=arrays(16), teacher=headless(1), device="cpu",
+        objective="relations:at=blocks.0 + answer_features", quiet=True,
+    )  # fmt: skip
+    assert result.evaluation.summary().keys() == {"knn_top1", "knn_top5"}
+    assert (CrossEntropy() + SoftDistillation()).judge is None
+
+
+def test_no_image_is_its_own_neighbour_where_those_for_validation_are_learnt_from():
+    result = lf.train.fit(
+        headless(), recipe=RECIPE.replace(epochs=1), data=arrays(), val=arrays(), teacher=headless(1), device="cpu",
+        quiet=True,
+    )  # fmt: skip
+    assert result.evaluation.images == 16
 
 
 def _features(student: nn.Module, teacher: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> Step:

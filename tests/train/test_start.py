@@ -86,6 +86,29 @@ def test_a_student_that_was_calibrated_before_is_left_as_it_is(teacher):
     assert all(torch.equal(student.state_dict()[key], value) for key, value in before.items())
 
 
+def unmoved(student: torch.nn.Module, teacher: torch.nn.Module, **changes):
+    """The start of a run that leaves the weights as training finds them; for methods' schedules ten epochs long."""
+    recipe = lf.recipes.plain(epochs=1, batch_size=32, learning_rate=1e-30, weight_decay=0.0).replace(**changes)
+    options = {"data": TRAIN, "max_updates": 1, "calibrate": 64, "device": "cpu", "quiet": True}
+    return lf.train.fit(student, recipe=recipe, teacher=teacher, **options).start
+
+
+def test_a_ramp_starts_from_the_teachers_weights_and_not_from_fitted_ones(teacher):
+    ramp = lf.RePa(idle_ratio=0.5, refine_steps=0, ramp_epochs=10)
+    student = lf.apply(teacher, ramp)
+    assert "ramp" in unmoved(student, teacher)["not_calibrated"]
+    for ours, theirs in zip(student.blocks, teacher.blocks, strict=True):
+        assert torch.equal(ours.ffn.fc1.weight, theirs.ffn.fn.fc1.weight)
+    assert unmoved(lf.apply(teacher, ramp), teacher, method_schedules=False)["calibrated_slots"] == 4
+
+
+def test_other_slots_are_calibrated_as_the_ramp_starts(teacher):
+    ramp, free = lf.RePa(idle_ratio=0.5, ramp_epochs=10), lf.RIFormer(blocks=(2,), layers=0)
+    both, alone = lf.apply(teacher, ramp, free), lf.apply(teacher, free)
+    assert [unmoved(student, teacher)["calibrated_slots"] for student in (both, alone)] == [1, 1]
+    torch.testing.assert_close(both.blocks[2].mix.fn.weight, alone.blocks[2].mix.fn.weight)
+
+
 def test_a_student_of_other_weights_starts_from_no_teacher(teacher):
     torch.manual_seed(5)
     fresh = lf.create("vit", img_size=16, patch_size=4, embed_dim=48, depth=4, num_heads=3, num_classes=10)

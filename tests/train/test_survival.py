@@ -111,6 +111,14 @@ def test_a_full_disk_ends_with_a_clear_error_and_the_last_checkpoint_whole(whole
     assert _same(whole[0], _weights(run(str(folder), resume=True)))
 
 
+def test_a_resumed_run_does_not_need_the_generators_of_the_process_that_saved(whole, tmp_path, monkeypatch):
+    """A checkpoint holds those of one process, and all processes read it; noise that erases images is drawn too."""
+    assert RECIPE.erasing > 0
+    run(str(tmp_path / "run"), max_updates=5)
+    monkeypatch.setattr("leanformer.train.state.set_rng_state", lambda state: torch.manual_seed(99))
+    assert _same(_weights(run(str(tmp_path / "run"), resume=True)), whole[0])
+
+
 def test_killed_and_resumed_on_image_files_gives_the_same_weights(tmp_path):
     data = str(picture_folder(tmp_path / "data"))
     straight = run(str(tmp_path / "straight"), data)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import leanformer as lf
 from leanformer.core import Step, View, decision_paths, kept_patches, taps
+from leanformer.data.batches import Plan
 from leanformer.data.label_maps import Place, crop_labels
 from leanformer.layers.mix_token import Dense
 from leanformer.train import Annotator, LabelMaps, TokenLabelled, TokenLabels, with_places, write_label_maps
@@ -298,6 +299,24 @@ def test_fit_learns_from_label_maps(maps: LabelMaps):
     result = lf.train.fit(model, recipe=recipe(), data=data, objective=objective, device="cpu", quiet=True, workers=0)
     assert result.updates == 2
     assert model.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, CLASSES)
+
+
+@pytest.mark.parametrize("setting", ["mixup", "cutmix", "label_smoothing"])
+def test_labels_that_are_places_in_maps_are_neither_mixed_nor_smoothed(setting: str, maps: LabelMaps, tmp_path):
+    mixed = recipe(**{setting: 0.1})
+    spec = f"token_labels:labels={maps.folder}"
+    with pytest.raises(ValueError, match=f"labels from maps go without {setting}: set {setting}=0") as caught:
+        lf.train.fit(student(), recipe=mixed, data=quarters(), objective=spec, output=tmp_path / "run", device="cpu")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_published_recipes_of_token_labels_take_label_maps():
+    found = [one.recipe for one in lf.recipes.PUBLISHED.values() if "token_labels" in one.recipe.objective]
+    assert found
+    model, data = student(), with_places(quarters())
+    for each in found:
+        lf.train.Task().mixing(each, Plan(each.batch_size, each.batch_size), model, data, lf.core.input_of(model))
 
 
 def test_fit_learns_from_an_annotator_and_the_patch_loss_falls():

@@ -99,9 +99,14 @@ class Scenes:
         return len(self.classes)
 
     def picture(self, index: int) -> tuple[Image.Image, Target]:
-        """A picture as RGB and its target; a label map of another size is refused."""
+        """A picture as RGB and its target; a label map of another size is refused.
+
+        Where targets have masks, that of a picture without objects has none of them: (0, H, W).
+        """
         picture, target = self.read(self.entries[index])
         picture = picture.convert("RGB")
+        if "masks" in self.has and target.masks is None and not len(target.labels):
+            target = replace(target, masks=torch.zeros(0, picture.height, picture.width, dtype=torch.bool))
         for each in (target.masks, target.label_map):
             if each is not None and tuple(each.shape[-2:]) != (picture.height, picture.width):
                 height, width = each.shape[-2:]
@@ -141,10 +146,16 @@ def scenes_of(images: Sequence[Any], targets: Sequence[Target], classes: Sequenc
             raise ValueError(f"target {index} has the label {int(numbers.max())}; there are {len(classes)} classes")
         if target.boxes.shape != (len(target.labels), 4):
             raise ValueError(f"target {index} has {len(target.labels)} labels and boxes {tuple(target.boxes.shape)}")
-    pairs = list(zip(images, targets))
-    first = targets[0] if len(targets) else Target()
-    has = {"masks", "boxes"} if first.masks is not None else {"label_map"} if first.label_map is not None else {"boxes"}
-    return Scenes(pairs, _kept, tuple(classes), "scenes in memory", frozenset(has))
+    return Scenes(list(zip(images, targets)), _kept, tuple(classes), "scenes in memory", _held(targets))
+
+
+def _held(targets: Sequence[Target]) -> frozenset[str]:
+    """What all targets hold; one without objects lacks no masks."""
+    masks = any(target.masks is not None for target in targets)
+    if masks and all(target.masks is not None or not len(target.labels) for target in targets):
+        return frozenset({"boxes", "masks"})
+    maps = all(target.label_map is not None for target in targets)
+    return frozenset({"label_map"} if maps else {"boxes"})
 
 
 def _kept(pair: tuple[Any, Target]) -> tuple[Image.Image, Target]:

@@ -84,17 +84,29 @@ def table_of(names: list[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
 def pair_up(pictures: Path, maps: Path, classes: tuple[str, ...], table: tuple[int, ...]) -> Scenes:
     """Scenes of the pictures in one folder and the maps of the same names in another.
 
+    A map lies in the same sub-folder as its picture; where it lies in another one, it is found by its name if no other
+    picture and no other map has that name.
+
     Args:
         pictures: The folder of pictures.
         maps: The folder of label maps.
         classes: Names of the classes.
         table: What each number in a map stands for.
     """
-    known = {path.stem: path for path in sorted(maps.rglob("*")) if path.suffix.lower() in (".png", ".bmp", ".tif")}
-    found = [path for path in sorted(pictures.rglob("*")) if path.suffix.lower() in PICTURES]
-    entries = [MapEntry(path, known[path.stem], table) for path in found if path.stem in known]
+    known = {place: path for path, place in _places(maps, (".png", ".bmp", ".tif")).items()}
+    found = _places(pictures, PICTURES)
+    counts = [Counter(place.name for place in places) for places in (set(found.values()), known)]
+    by_name = {place.name: path for place, path in known.items() if all(each[place.name] == 1 for each in counts)}
+    pairs = [(path, known.get(place) or by_name.get(place.name)) for path, place in found.items()]
+    entries = [MapEntry(path, label_map, table) for path, label_map in pairs if label_map is not None]
     left_out = Counter({"pictures without a label map were left out": len(found) - len(entries)})
     return Scenes(entries, read_map, classes, str(pictures), frozenset({"label_map"}), +left_out)
+
+
+def _places(folder: Path, endings: tuple[str, ...]) -> dict[Path, Path]:
+    """The files below a folder that end so, and the place of each: its path from there, without the ending."""
+    found = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in endings]
+    return {path: path.relative_to(folder).with_suffix("") for path in found}
 
 
 def read_map(entry: MapEntry) -> tuple[Image.Image, Target]:

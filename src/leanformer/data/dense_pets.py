@@ -46,8 +46,10 @@ def open_pets(root: Path, split: str, kind: Kind = "breeds", label_maps: bool = 
         split: train (the official trainval) or val (test).
         kind: breeds: 37 classes. species: cat and dog. heads: boxes of heads of the species, for the pictures that
             have one; they exist for trainval alone, every fifth of which is kept for val.
-        label_maps: Whether label maps are wanted, with background as the first class, instead of boxes and masks.
+        label_maps: Whether label maps are wanted, with background as the first class, instead of boxes and masks; of
+            heads there are none.
     """
+    label_maps = label_maps and kind != "heads"
     rows, left_out = _rows(root, split, kind), Counter()
     breeds = {number: name for name, number, _ in rows}
     names = (

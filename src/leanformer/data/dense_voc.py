@@ -88,7 +88,7 @@ def read_boxes(path: Path) -> tuple[tuple[float, float], list[tuple[str, Box, bo
 
 
 def _names(root: Path, split: str, kind: str) -> list[str]:
-    """The names of a split's pictures: the first word of each line of its list, or all where there are no lists."""
+    """The names of a split's pictures: the first word of each line of its list."""
     for name in SPLITS.get(split, (split,)):
         path = root / "ImageSets" / kind / f"{name}.txt"
         if path.is_file():

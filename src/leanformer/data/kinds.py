@@ -20,21 +20,43 @@ UNREADABLE = (
 
 @dataclass
 class Damage:
-    """Images that could not be read: counted and named, skipped up to a share of the data set."""
+    """Images that could not be read: named and counted once each, skipped up to a share of the data set.
+
+    >>> damage = Damage(total=1000)
+    >>> for _ in range(50):
+    ...     damage.add("a.png: cannot identify image file")
+    >>> damage.count
+    1
+    """
 
     limit: float = 0.01
     total: int = 0
-    names: list[str] = field(default_factory=list)
-    count: int = 0
+    problems: dict[str, str] = field(default_factory=dict)
+    """The name of each image → what is wrong with it."""
+
+    @property
+    def count(self) -> int:
+        """How many images could not be read, however often that was tried."""
+        return len(self.problems)
+
+    @property
+    def names(self) -> list[str]:
+        """Each image as `name: error`, in the order in which they were found."""
+        return [f"{name}: {error}" if error else name for name, error in self.problems.items()]
 
     def add(self, name: str, error: str = "") -> None:
-        """Note one image; beyond the limit this is an error."""
-        self.count += 1
-        if len(self.names) < 20:
-            self.names.append(f"{name}: {error}" if error else name)
+        """Note that an image could not be read; more images than the limit allows are an error.
+
+        Args:
+            name: Its name; or, without `error`, its name and what is wrong with it as `name: error`.
+            error: What is wrong with it.
+        """
+        if not error:
+            name, _, error = name.partition(": ")
+        self.problems.setdefault(name, error)
         allowed = max(1, int(self.limit * self.total))
         if self.count > allowed:
-            shown = "\n  ".join(self.names)
+            shown = "\n  ".join(self.names[:20])
             raise ValueError(
                 f"{self.count} of {self.total} images cannot be read, more than the {allowed} allowed; the first:\n"
                 f"  {shown}"
@@ -118,11 +140,12 @@ class Files:
         return image.convert("RGB"), int(label) if self.labelled else -1
 
     def filename(self, index: int) -> str:
-        """A name of the image for reports; the image itself may be gone."""
+        """A name of the image for reports, no other image's; the image itself may be gone."""
         try:
-            return str(self.reader.filename(index))
+            name = self.reader.filename(index)
         except (NotImplementedError, AttributeError, *UNREADABLE):
-            return f"image {index}"
+            name = None
+        return f"image {index}" if name is None else str(name)  # what was never a file has none
 
 
 @dataclass
@@ -136,7 +159,8 @@ class Stream:
     labelled: bool = True
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        # the length of timm's readers is what one process reads of them
+        return getattr(getattr(self.dataset, "reader", None), "num_samples", None) or len(self.dataset)
 
     @property
     def num_classes(self) -> int | None:
@@ -158,5 +182,6 @@ def same_images(one: Data, other: Data) -> bool:
     True
     """
     if isinstance(one, Arrays) and isinstance(other, Arrays):
-        return one.images.shape == other.images.shape and torch.equal(one.images, other.images)
+        here, there = one.images, other.images
+        return here.shape == there.shape and torch.equal(here, there.to(here.device))
     return one is other or (isinstance(one, Files) and isinstance(other, Files) and one.name == other.name)

@@ -16,7 +16,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -260,11 +260,20 @@ def with_places(source: Any, seed: int = 0) -> Stream:
     4
     """
     data = open_data(source, "train", seed)
-    if isinstance(data, Stream) and isinstance(data.dataset, TokenLabelled):
+    if has_places(data):
         return data
     if isinstance(data, Stream):
         raise ValueError(f"{data.name} comes in an order of its own, so label maps cannot be found by number")
     return Stream(TokenLabelled(data, seed=seed), data.classes, name=f"{data.name} with places")
+
+
+def has_places(data: Any) -> TypeGuard[Stream]:
+    """Whether a data set tells places instead of labels.
+
+    >>> has_places(open_data((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4))))
+    False
+    """
+    return isinstance(data, Stream) and isinstance(data.dataset, TokenLabelled)
 
 
 def _pipelines(transform: Any) -> list[Any]:

@@ -95,7 +95,9 @@ def _packs(pattern: str, split: str) -> Arrays:
     damage = Damage(total=sum(map(len, packs)))
     parts = [_decode(pack, path, damage) for pack, path in zip(packs, paths)]
     images, labels = (torch.cat(tensors) for tensors in zip(*parts))
-    return Arrays(images, labels, classes, name=f"pack:{pattern} ({split})", damage=damage)
+    # where only some of them have labels, they count as labelled: what needs a label of every image refuses them
+    labelled = any(pack.labelled for pack in packs)
+    return Arrays(images, labels, classes, f"pack:{pattern} ({split})", damage, labelled)
 
 
 def _pack_files(pattern: str, split: str) -> list[str]:
@@ -229,9 +231,17 @@ def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:
         other: The other split of it.
     """
     check_channels(model, data)
-    head = getattr(model, "num_classes", None)
-    if not data.labelled or head == 0:  # a backbone without a head is judged by its features, whatever the classes
+    if not data.labelled:
         return
+    head = getattr(model, "num_classes", None)
+    if head != 0:  # a backbone without a head is judged by its features, whatever the classes
+        _check_head(data, head)
+    if other is not None:
+        check_classes(data, other)
+
+
+def _check_head(data: Data, head: Any) -> None:
+    """Refuse labelled data of other classes than those of a head, as far as it tells how many it has."""
     if isinstance(data, Arrays):
         check_labels(data.labels, head if isinstance(head, int) else None, data.name)
     named = data.classes is not None
@@ -241,8 +251,17 @@ def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:
             f"create the model with num_classes={data.num_classes}"
             + (f", or write {IMAGES}FOLDER if its folders are no classes" if isinstance(data, Files) else "")
         )
-    if other is not None and data.classes and other.classes and data.classes != other.classes:
-        odd = sorted(set(data.classes) ^ set(other.classes))[:3]
+
+
+def check_classes(one: Data, other: Data) -> None:
+    """Refuse two splits of which both name their classes, but not the same ones in the same order.
+
+    Args:
+        one: A split.
+        other: Another one.
+    """
+    if one.classes and other.classes and one.classes != other.classes:
+        odd = sorted(set(one.classes) ^ set(other.classes))[:3]
         raise ValueError(
-            f"{data.name} and {other.name} have different classes, such as {', '.join(odd) or 'another order'}"
+            f"{one.name} and {other.name} have different classes, such as {', '.join(odd) or 'another order'}"
         )

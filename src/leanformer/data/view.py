@@ -48,9 +48,8 @@ class EvaluationView:
     @property
     def kernel(self) -> str:
         """How pixels are interpolated: bicubic or bilinear."""
-        if self.size[0] != self.size[1]:
-            return "bilinear"  # as timm resizes to what is not square, whatever the model's card says
-        asked = self.settings.get("interpolation", "bilinear")
+        # asked of timm, which until 1.0.30 resized to what is not square bilinearly, whatever the model's card says
+        asked = getattr(self.picture.transforms[0].interpolation, "value", "")
         return asked if asked in KERNELS else "bicubic"
 
     def box(self, height: int, width: int) -> tuple[float, float, float, float]:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Step
+from ..layers.losses import distil
 from ..train.objectives import FromTeacher, logits_of, objective
 
 PLACES = ("backbone", "features")
@@ -99,10 +100,8 @@ def pixel_divergence(student: Tensor, teacher: Tensor, temperature: float) -> Te
     >>> pixel_divergence(torch.zeros(1, 2, 3, 3), torch.zeros(1, 2, 3, 3), 2.0).item()
     0.0
     """
-    s = F.log_softmax(student.float() / temperature, dim=1)  # (B, K, H, W)
-    t = F.log_softmax(teacher.float() / temperature, dim=1)  # (B, K, H, W)
-    each = F.kl_div(s, t, reduction="none", log_target=True).sum(1)  # (B, H, W)
-    return each.mean() * temperature**2
+    s, t = (logits.float().movedim(1, -1).flatten(0, 2) for logits in (student, teacher))  # (B·H·W, K)
+    return distil(s, t, "soft", temperature)
 
 
 def place_of_maps(model: nn.Module) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..core import Objective, check_whole
+from ..data.kinds import same_images
 from ..data.sources import Source
 from .folder import hold
 from .learner import check_teachers, in_their_roles
@@ -135,7 +136,13 @@ def carry_out(
             restore(run, held.state)
         if settings.tensorboard and folder is not None:
             accelerator.init_trackers("tensorboard")
-        return run.train([*held.notes, *(job.task.notes(job.data) if fresh else ())])
+        return run.train([*held.notes, *(_notes(job) if fresh else ())])
+
+
+def _notes(job: Job) -> list[str]:
+    """What the log should say of the data."""
+    same = job.val is not None and same_images(job.data, job.val)
+    return [*job.task.notes(job.data), *(["the images for validation are those that are learnt from"] if same else [])]
 
 
 def source_names(data: Any, val: Any) -> dict[str, str]:

@@ -150,13 +150,15 @@ class Conditions:
         torch.bfloat16
         """
         halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        dtype, was_training = halves.get(self.precision, halved(model)), model.training
+        dtype = halves.get(self.precision, halved(model))
+        modes = {module: module.training for module in model.modules()}  # parts may have modes of their own
         model.eval()
         try:
             with torch.no_grad(), torch.autocast(self.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
                 yield
         finally:
-            model.train(was_training)
+            for module, training in modes.items():
+                module.training = training
 
 
 def seen_by(model: nn.Module, crop: float | None) -> dict[str, Any]:

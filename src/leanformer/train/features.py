@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core import plain_of
 from ..data.kinds import same_images
-from ..data.sources import Data, Source, check_channels, check_labelled, open_data
+from ..data.sources import Data, Source, check_channels, check_classes, check_labelled, open_data
 from .evaluation import Conditions, evaluation_batches, seen_by
 
 
@@ -140,8 +140,4 @@ def check_apart(known: Data, asked: Data) -> None:
             f"{asked.name} is both what is learnt from and what is judged, so every image would find itself; "
             "give two splits: a folder or pack with train and val, or others as --train-split and --split"
         )
-    if known.classes and asked.classes and known.classes != asked.classes:
-        odd = sorted(set(known.classes) ^ set(asked.classes))[:3]
-        raise ValueError(
-            f"{known.name} and {asked.name} have different classes, such as {', '.join(odd) or 'another order'}"
-        )
+    check_classes(known, asked)

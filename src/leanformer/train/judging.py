@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..data.kinds import Data
+from ..data.kinds import Data, same_images
 from .evaluation import Conditions, Evaluation
 from .features import Features, collect
 from .neighbours import judged, neighbour_votes
@@ -31,14 +31,15 @@ def judge_by_neighbours(
     Args:
         model: The backbone, whose answer is its feature.
         data: Labelled images to be judged.
-        bank: Labelled images among which neighbours are looked for; None: every other image of `data`.
+        bank: Labelled images among which neighbours are looked for; where there are none, or where they are the very
+            images that are judged, it is every other image of `data`.
         neighbours: How many vote.
         config: What `core.input_of` gives of the model.
         how: Under which conditions; every process judges all images.
     """
     start = time.perf_counter()
     test = collect(model, nn.Module.__call__, data, config, how)
-    if bank is not None:
+    if bank is not None and not same_images(bank, data):
         known = collect(model, nn.Module.__call__, bank, config, how)
     else:
         known, test = (Features(test.vectors[i::2], test.labels[i::2], test.classes) for i in (0, 1))

@@ -124,10 +124,11 @@ class Run:
         batches = self.task.batches(self.data, self.recipe, self.config, stretch)
         evaluations: dict[str, Evaluation] = {}
         every = self.settings.save_every or self.plan.updates_per_epoch
-        self.started = self.logged = time.perf_counter()
+        self.started = time.perf_counter()
         self.wrapped.train(not self.recipe.frozen_statistics)
         if self.fresh and self.start is not None:
             tell(self)
+        self.logged, self.logged_update = time.perf_counter(), self.update
         while self.update < self.stop:
             self._one_update(batches)
             last, logs = self.update == self.stop, self.update % self.settings.log_every == 0
@@ -153,6 +154,8 @@ class Run:
         self.learner.objective.advance(self.update, self.total, per_epoch, groups)
         parts: list[dict[str, Tensor]] = []
         for part in range(self.settings.accumulate):
+            # what is drawn for the batch too: a checkpoint holds the generators of one process alone
+            seed_all(self.settings.seed, "batch", self.update, part, self.accelerator.process_index)
             batch = next(batches)
             for name in batch.damaged:
                 self.journal.event("unreadable image", name=name)
@@ -228,8 +231,7 @@ class Run:
         for note in self.learner.objective.notices():
             self.journal.event(note)
         now = time.perf_counter()
-        updates = self.update - getattr(self, "logged_update", self.update - 1)
-        speed = updates * self.plan.batch_size / (now - self.logged)
+        speed = (self.update - self.logged_update) * self.plan.batch_size / (now - self.logged)
         self.logged, self.logged_update = now, self.update
         if terms:
             whole = {"loss": sum(terms.values()), **(terms if len(terms) > 1 else {})}
@@ -246,7 +248,7 @@ class Run:
         evaluations = self._evaluate()
         values = {f"{name}_{key}": v for name, e in evaluations.items() for key, v in e.summary().items()}
         self.journal.epoch(epoch, self.update, {**values, "seconds": self.spent()})
-        self.logged = time.perf_counter()
+        self.logged, self.logged_update = time.perf_counter(), self.update
         return evaluations
 
     def _evaluate(self) -> dict[str, Evaluation]:
@@ -261,9 +263,7 @@ class Run:
         """The accuracy of a model on the images for validation."""
         assert self.val is not None
         asked = self.settings
-        how = Conditions(
-            self.device, asked.evaluation_batch_size, asked.precision, asked.workers, self.accelerator
-        )  # fmt: skip
+        how = Conditions(self.device, asked.evaluation_batch_size, asked.precision, asked.workers, self.accelerator)
         return (self.learner.objective.judge or self.task.measure)(model, self.val, self.config, how)
 
     def save(self) -> None:

@@ -7,15 +7,16 @@ s, t logits of student and teacher; S, T inner outputs (B, N, C); S~ has rows of
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Objective, Step, Sum
+from ..core import Block, Objective, Step, Sum
 from ..core.spec import parse_spec
-from ..layers.losses import relation_loss
+from ..layers.layout import to_tokens
+from ..layers.losses import Distillation, distil, relation_loss
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {}
 
@@ -62,24 +63,6 @@ def distillation_logits_of(output: Any) -> Tensor:
     return output[1]
 
 
-def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """tau² KL(teacher ‖ student) at temperature tau, a mean over the batch."""
-    s = F.log_softmax(student.float() / temperature, dim=-1)  # (B, classes)
-    t = F.log_softmax(teacher.float() / temperature, dim=-1)  # (B, classes)
-    return F.kl_div(s, t, reduction="batchmean", log_target=True) * temperature**2
-
-
-def as_tokens(x: Tensor, layout: str = "auto") -> Tensor:
-    """Tokens (B, N, C) of a sequence, a map (B, C, H, W) or a map (B, H, W, C).
-
-    >>> as_tokens(torch.zeros(2, 8, 4, 4), "NCHW").shape
-    torch.Size([2, 16, 8])
-    """
-    if x.ndim == 3:
-        return x
-    return x.flatten(2).transpose(1, 2) if layout != "NHWC" else x.flatten(1, 2)  # (B, N, C)
-
-
 @objective("cross_entropy")
 class CrossEntropy(Objective):
     """Cross-entropy with labels, hard or soft.
@@ -124,9 +107,8 @@ class SoftDistillation(FromTeacher):
         self.temperature = temperature
 
     def forward(self, step: Step) -> dict[str, Tensor]:
-        teacher = logits_of(step.teacher(self.teacher).output)
-        loss = soft_cross_entropy(logits_of(step.student.output), teacher, self.temperature)
-        return {"soft": self.weight * loss}
+        student, teacher = (view.logits() for view in (step.student, step.teacher(self.teacher)))
+        return {"soft": self.weight * distil(student, teacher, "soft", self.temperature)}
 
 
 @objective("hard")
@@ -138,8 +120,8 @@ class HardDistillation(FromTeacher):
     """
 
     def forward(self, step: Step) -> dict[str, Tensor]:
-        labels = logits_of(step.teacher(self.teacher).output).argmax(-1)  # (B,)
-        return {"hard": self.weight * F.cross_entropy(logits_of(step.student.output).float(), labels)}
+        student, teacher = (view.logits() for view in (step.student, step.teacher(self.teacher)))
+        return {"hard": self.weight * distil(student, teacher, "hard")}
 
 
 @objective("distillation_token")
@@ -152,7 +134,7 @@ class DistillationToken(Objective):
 
     def __init__(
         self,
-        kind: Literal["hard", "soft"] = "hard",
+        kind: Distillation = "hard",
         temperature: float = 3.0,
         weight: float = 0.5,
         teacher: str = "teacher",
@@ -160,7 +142,8 @@ class DistillationToken(Objective):
         super().__init__()
         if kind not in ("hard", "soft"):
             raise ValueError(f"kind is hard or soft, not '{kind}'")
-        self.kind, self.temperature, self.weight, self.teacher = kind, temperature, weight, teacher
+        self.kind: Distillation = kind
+        self.temperature, self.weight, self.teacher = temperature, weight, teacher
 
     def prepare(self, student: nn.Module) -> None:
         """Make the student return both tokens' logits in training."""
@@ -173,17 +156,22 @@ class DistillationToken(Objective):
 
     def forward(self, step: Step) -> dict[str, Tensor]:
         logits = distillation_logits_of(step.student.output).float()
-        teacher = logits_of(step.teacher(self.teacher).output)
-        if self.kind == "hard":
-            distilled = F.cross_entropy(logits, teacher.argmax(-1))
-        else:
-            distilled = soft_cross_entropy(logits, teacher, self.temperature)
+        distilled = distil(logits, step.teacher(self.teacher).logits(), self.kind, self.temperature)
         labels = F.cross_entropy(logits_of(step.student.output).float(), step.targets)
         return {"cross_entropy": (1 - self.weight) * labels, f"{self.kind}_token": self.weight * distilled}
 
 
 class _Inner(FromTeacher):
-    """Base of the objectives that compare inner outputs of student and teacher, path by path."""
+    """Base of the objectives that compare inner outputs of student and teacher, path by path.
+
+    Args:
+        at: Paths of the student's modules.
+        teacher_at: Paths of the teacher's modules; by default the same.
+        weight: Of the loss.
+        teacher: The teacher's name.
+        layout: Where an output with four axes has its channels: NCHW or NHWC; auto: as the block at the path has them.
+            Only `relations` reads it.
+    """
 
     def __init__(
         self,
@@ -199,7 +187,10 @@ class _Inner(FromTeacher):
         self.teacher_at = (other,) if isinstance(other, str) else tuple(other)
         if len(self.at) != len(self.teacher_at):
             raise ValueError(f"{len(self.at)} places in the student but {len(self.teacher_at)} in the teacher")
+        if layout not in ("auto", "NCHW", "NHWC"):
+            raise ValueError(f"layout is auto, NCHW or NHWC, not '{layout}'")
         self.layout = layout
+        self.layouts: dict[str, str | None] = {}  # of each path, once the student is known
 
     def student_taps(self) -> frozenset[str]:
         return frozenset(self.at)
@@ -208,7 +199,7 @@ class _Inner(FromTeacher):
         return {self.teacher: frozenset(self.teacher_at)}
 
     def pairs(self, step: Step) -> list[tuple[Tensor, Tensor]]:
-        """Tokens of student and teacher at each place, both (B, N, C)."""
+        """Outputs of student and teacher at each place, both of one shape."""
         found = []
         for here, there in zip(self.at, self.teacher_at):
             s, t = step.student.taps[here], step.teacher(self.teacher).taps[there]
@@ -216,7 +207,7 @@ class _Inner(FromTeacher):
                 raise ValueError(
                     f"{here} gives {tuple(s.shape)} in the student and {there} {tuple(t.shape)} in the teacher"
                 )
-            found.append((as_tokens(s, self.layout), as_tokens(t, self.layout)))
+            found.append((s, t))
         return found
 
 
@@ -237,10 +228,47 @@ class FeatureDistillation(_Inner):
 class RelationDistillation(_Inner):
     """Mean squared difference of the tokens' cosines with each other, a mean over the places.
 
+    Where outputs are maps, `layout` says where their channels are: NCHW or NHWC; auto: as the block at the path has
+    them, and an output of anything else than a block or its slots is refused.
+
     >>> RelationDistillation("blocks.11", weight=10.0).weight
     10.0
     """
 
+    def prepare(self, student: nn.Module) -> None:
+        """Learn in which layout the student's blocks give their tokens.
+
+        Args:
+            student: The model that is trained.
+        """
+        self.layouts = {path: layout_at(student, path) for path in self.at}
+
     def forward(self, step: Step) -> dict[str, Tensor]:
-        losses = [relation_loss(s, t) for s, t in self.pairs(step)]
+        pairs = zip(self.at, self.pairs(step))
+        losses = [relation_loss(*(self._tokens(path, x) for x in pair)) for path, pair in pairs]
         return {"relations": self.weight * torch.stack(losses).mean()}
+
+    def _tokens(self, path: str, x: Tensor) -> Tensor:
+        """The output of the module at a path as tokens (B, N, C)."""
+        if x.ndim == 3:
+            return x
+        layout = self.layouts.get(path) if self.layout == "auto" else self.layout
+        if x.ndim != 4 or layout is None:
+            raise ValueError(
+                f"{path} gives {tuple(x.shape)}, of which relations cannot tell tokens from channels: take a block, or "
+                "say layout=NCHW or layout=NHWC for an output of four axes"
+            )
+        return to_tokens(x, layout)
+
+
+def layout_at(model: nn.Module, path: str) -> str | None:
+    """The layout of what a module of a model gives: its own, or that of the block that it is a slot of, or None.
+
+    >>> import leanformer as lf
+    >>> layout_at(lf.create("deit_tiny_patch16_224", depth=1), "blocks.0.mix")
+    'NLC'
+    """
+    modules, (above, _, name) = dict(model.named_modules()), path.rpartition(".")
+    block = modules.get(above)
+    place = block if isinstance(block, Block) and name in block.slots else modules.get(path)
+    return getattr(place, "layout", None)

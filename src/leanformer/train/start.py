@@ -3,7 +3,8 @@
     teacher  →  apply  →  student with new modules, which have learnt nothing  →  calibrate  →  update 0
 
 A student starts from a teacher when all that the methods did not swap is bit-equal to it. One from fresh weights, one
-that was trained since, and modules that were calibrated before are left as they are.
+that was trained since, and modules that were calibrated before are left as they are. So are modules with a ramp: at
+update 0 they are the teacher's own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..backbones import resize
-from ..core import blocks_of, calibrate, starts_from, uncalibrated
+from ..core import Ramped, blocks_of, calibrate, starts_from, uncalibrated
 from ..data.sources import Stream
 from .token_labels import Annotator
 
@@ -51,11 +52,13 @@ def _calibrated(run: Run, teacher: nn.Module) -> dict[str, Any]:
     slots = uncalibrated(run.model, teacher)
     if not count or not slots:
         return {"not_calibrated": "it was switched off"} if slots else {}
+    slots = [path for path in slots if not _starts_as_the_teachers(run, path)]
+    if not slots:
+        return {"not_calibrated": "with a ramp, modules start as the teacher's own"}
     if isinstance(run.data, Stream):
         return {"not_calibrated": f"no random images can be taken of the stream {run.data.name}"}
     images = run.task.sample(run.model, run.data, count, run.settings.seed).to(run.device)
-    for method in run.methods:
-        method.advance(run.model, math.inf)
+    _set_methods(run, 0.0 if run.recipe.method_schedules else math.inf)
     try:
         fitted = calibrate(run.model, teacher, images, BATCH, slots).state_dict()
     except ValueError as error:  # a teacher's module that this one cannot be fitted to
@@ -67,6 +70,7 @@ def _calibrated(run: Run, teacher: nn.Module) -> dict[str, Any]:
         for value in run.model.state_dict().values():
             dist.broadcast(value, 0)
     found: dict[str, Any] = {"calibrated_slots": len(slots), "calibrated_images": len(images)}
+    _set_methods(run, math.inf)
     return found | (run.task.agreement(run.model, teacher, images) if run.val is None else {})
 
 
@@ -76,14 +80,25 @@ def tell(run: Run) -> None:
     if "not_calibrated" in run.start:
         run.journal.event("not calibrated", reason=run.start["not_calibrated"])
     if run.val is not None:
-        for method in run.methods:
-            method.advance(run.model, math.inf)
+        _set_methods(run, math.inf)
         run.start |= run.measure(run.wrapped).summary()
     figures = {name: value for name, value in run.start.items() if name != "not_calibrated"}
     run.journal.event(
         "training starts from", **{k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
     )
     run.save()
+
+
+def _starts_as_the_teachers(run: Run, path: str) -> bool:
+    """Whether the slot's first form in this run computes with the teacher's weights, which a fit would take away."""
+    slot = run.model.get_submodule(path)
+    return run.recipe.method_schedules and isinstance(slot, Ramped) and slot.ramp_epochs > 0
+
+
+def _set_methods(run: Run, epoch: float) -> None:
+    """Set what changes during training for this moment: 0 as training starts, infinity as models are evaluated."""
+    for method in run.methods:
+        method.advance(run.model, epoch)
 
 
 def _at_size_of(run: Run, teacher: nn.Module) -> nn.Module | None:

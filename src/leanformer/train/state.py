@@ -37,7 +37,7 @@ def snapshot(run: Run) -> dict[str, Any]:
         "rng": rng_state(),
         "methods": dict(run.moment),
         "start": run.start,
-        "data": {"seed": run.plan.seed, "images": run.plan.images, "damaged": run.data.damage.count},
+        "data": {"seed": run.plan.seed, "images": run.plan.images, "damaged": run.data.damage.names},
     }
 
 
@@ -71,7 +71,10 @@ def _fill(run: Run, state: dict[str, Any]) -> None:
     if run.accelerator.scaler is not None and state["scaler"] is not None:
         run.accelerator.scaler.load_state_dict(state["scaler"])
     run.update, run.seconds, run.start = state["update"], state["seconds"], state["start"]
-    run.data.damage.count = state["data"]["damaged"]
+    damaged = state["data"]["damaged"]
+    # earlier versions wrote how often images were found unreadable, which does not tell which ones they are
+    for name in () if isinstance(damaged, int) else damaged:
+        run.data.damage.add(name)
     set_rng_state(state["rng"])
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..core import Objective, input_of, set_classes
 from ..data.batches import Batch, Plan, Stretch
 from ..data.kinds import Arrays
+from ..data.label_maps import has_places
 from ..data.loader import augment_of, training_batches
 from ..data.mixing import Mixing
 from ..data.samples import sample_images
@@ -108,6 +109,8 @@ class Task:
         """What is done to a batch on the device before the model sees it."""
         if isinstance(data, Arrays):
             augment_of(recipe, config)  # refuses what cannot be done to images kept as arrays
+        if has_places(data):
+            _check_unmixed(recipe)
         return Mixing(recipe, plan, model, data.labelled)
 
     def teachers(
@@ -153,3 +156,13 @@ class Task:
             found: What `measure` told of them.
             folder: The run folder.
         """
+
+
+def _check_unmixed(recipe: Recipe) -> None:
+    """Refuse to mix or smooth labels that are places in label maps."""
+    for name in ("mixup", "cutmix", "label_smoothing"):
+        if getattr(recipe, name):
+            raise ValueError(
+                f"labels from maps go without {name}: set {name}=0 in the recipe; mix_token and smoothing of "
+                "token_labels do the same"
+            )

@@ -42,7 +42,7 @@ class DINO(Objective):
 
     Args:
         config: DINO's settings.
-        bank: Labelled images among which neighbours are looked for; None: every other image of the validation data.
+        bank: Labelled images among which neighbours are looked for, as `train.judging.judge_by_neighbours` takes them.
     """
 
     decays_vectors = False

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...data.sources import Data, Source, Stream, check_channels, check_labelled, open_data
+from ...data.sources import Data, Source, Stream, check_fit, check_labelled, open_data
 from ...train import Recipe, Result, Settings
 from ...train.engine import Job, carry_out, source_names
 from .config import Config
@@ -58,8 +58,9 @@ def fit(
 
     def prepare() -> Job:
         train_data, val_data = _open(data, val, settings, recipe)
-        for each in (train_data, *([val_data] if val_data is not None else [])):
-            check_channels(model, each)
+        check_fit(model, train_data, val_data)
+        if val_data is not None:
+            check_fit(model, val_data)
         torch.manual_seed(settings.seed)  # the head's first weights are part of what the seed decides
         objective = DINO(config, train_data if train_data.labelled else None)
         objective.prepare(model)
