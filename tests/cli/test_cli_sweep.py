@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers import randomise
 from PIL import Image
 
 import leanformer as lf
@@ -51,6 +52,27 @@ def test_an_interrupted_sweep_goes_on_and_another_run_is_not_overwritten(capsys,
     assert main([*command, "keep_rate=(0.9,0.8,0.7),0.5"]) == 0
     assert [row["top1"] < 0 for row in json.loads(output.read_text())["rows"]] == [True, False]
     assert main([*command, "keep_rate=0.9", "--crop", "0.9"]) == 2
+    assert "another run" in capsys.readouterr().err
+
+
+def test_rows_of_other_weights_options_arguments_or_splits_are_not_resumed(capsys, pack, tmp_path):
+    saved, output = tmp_path / "vit.safetensors", tmp_path / "sweep.json"
+    plain = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, num_classes=7)
+    lf.save(plain, saved)
+    rest = ["--data", pack, "--vary", "keep_rate=0.5", "--output"]
+    ours = ["sweep", str(saved), "--apply", "evit", *rest, str(output)]
+    named = ["sweep", *LEAN, *rest, str(tmp_path / "named.json")]
+    assert [main(ours), main(ours), main(named), main(named)] == [0] * 4
+    capsys.readouterr()
+    for other in (
+        [*ours, "--split", "train"],
+        [*ours[:3], "evit:at=(1,)", *ours[4:]],
+        [*named, "--set", "mlp_ratio=2"],
+    ):
+        assert main(other) == 2, other
+        assert "another run" in capsys.readouterr().err
+    lf.save(randomise(plain), saved)
+    assert main(ours) == 2
     assert "another run" in capsys.readouterr().err
 
 

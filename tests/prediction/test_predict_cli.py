@@ -36,6 +36,23 @@ def test_the_example_of_the_help_writes_answers(saved, tmp_path):
     assert [len(row["embedding"]) for row in rows] == [16] * 3
 
 
+def test_an_output_that_ends_with_a_slash_is_a_folder(saved, tmp_path):
+    write_pictures(tmp_path / "photos", 3)
+    output = tmp_path / "vectors_v1.5"
+    command = ["predict", saved, str(tmp_path / "photos"), "--device", "cpu", "--format", "csv", "--output"]
+    assert main([*command, f"{output}/"]) == 0
+    assert json.loads((output / "manifest.json").read_text())["complete"]
+
+
+def test_features_are_of_the_dtype_that_is_asked_for(saved, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_pictures(tmp_path / "photos", 1)
+    for words, kind in (([], "halffloat"), (["--embed-dtype", "float32"], "float")):
+        output = str(tmp_path / f"{kind}.parquet")
+        assert main(["predict", saved, str(tmp_path / "photos"), "--embed", *words, "--output", output]) == 0
+        assert str(parquet.read_schema(output).field("embedding").type) == f"fixed_size_list<element: {kind}>[16]"
+
+
 def test_a_run_without_a_single_answer_fails(saved, tmp_path):
     write_pictures(tmp_path / "photos", 2, bad=(0, 1))
     assert main(["predict", saved, str(tmp_path / "photos"), "--device", "cpu"]) == 1
@@ -49,6 +66,11 @@ def test_a_run_without_a_single_answer_fails(saved, tmp_path):
         (["photos", "--output", "a.csv", "--format", "parquet"], "ends .csv, but parquet is asked for"),
         (["photos", "--kept"], "apply one that does first"),
         (["photos", "--classes", "none.txt"], "--classes: none.txt cannot be read"),
+        (["photos", "--embed-dtype", "float32"], "--embed-dtype means nothing without --embed"),
+        (["photos", "--format", "csv"], "--format means nothing without --output"),
+        (["photos", "--overwrite"], "--overwrite means nothing without --output"),
+        (["photos", "--split", "val"], "nor a folder with the folder 'val' in it"),
+        (["photos", "--column", "image"], "photos is no table, so it has no column 'image'"),
         (["many"], "200 rows are too many to print; name a file with --output"),
     ],
 )

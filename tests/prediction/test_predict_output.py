@@ -15,7 +15,10 @@ from helpers import randomise, tiny
 from pictures import same_rows, write_pictures
 
 import leanformer as lf
+from leanformer.prediction import Field, ResultBatch
 from leanformer.prediction import parts as parts_module
+from leanformer.prediction import predictions as predictions_module
+from leanformer.prediction.formats import arrow_table
 
 parquet = pytest.importorskip("pyarrow.parquet")
 PIXELS = torch.randint(0, 256, (50, 3, 20, 20), generator=torch.Generator().manual_seed(0)).byte()
@@ -103,6 +106,26 @@ def test_rows_without_an_answer_are_null_in_every_format(model, tmp_path):
     assert list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))[2]["class"] == ""
 
 
+def test_names_that_are_not_utf_8_are_written_alike_in_every_format(model, tmp_path):
+    (odd,) = write_pictures(tmp_path / "photos", 1)
+    os.rename(odd, os.fsencode(tmp_path / "photos") + b"/caf\xe9.png")
+    answers = lf.predict(model, tmp_path / "photos", device="cpu", workers=0)
+    for ending in ("parquet", "csv"):
+        answers.save(tmp_path / f"a.{ending}")
+    written = rf"{tmp_path}/photos/caf\udce9.png"
+    assert [row["path"] for row in read(tmp_path / "a.parquet")] == [written]
+    assert [row["path"] for row in csv.DictReader((tmp_path / "a.csv").read_text().splitlines())] == [written]
+
+
+@pytest.mark.parametrize("form", [str, list], ids=["a text", "a list of texts"])
+def test_what_is_not_utf_8_in_an_answer_is_escaped(form):
+    text = "d\udce9"
+    field = Field("name", "text", () if form is str else (None,))
+    batch = ResultBatch(0, ["0"], [None], {"name": [text if form is str else [text]]})
+    (row,) = arrow_table([batch], [field], {}).to_pylist()
+    assert row["name"] == (r"d\udce9" if form is str else [r"d\udce9"])
+
+
 def test_a_broken_run_goes_on_where_it_was(model, tmp_path, small_parts):
     output = tmp_path / "answers.parquet"
     stopped(model, output, after=2)
@@ -144,6 +167,44 @@ def test_parts_of_another_run_are_not_continued(model, tmp_path, small_parts):
     with pytest.raises(ValueError, match="parts of another run: model differ"):
         lf.predict(randomise(tiny(), seed=1), PIXELS, device="cpu").save(output)
     assert lf.predict(model, PIXELS, device="cpu", top=2).save(output, overwrite=True).rows == 50
+
+
+def test_rows_of_pictures_that_have_changed_are_not_continued(model, tmp_path):
+    paths = write_pictures(tmp_path / "photos", 3)
+
+    def save(**options: Any) -> Any:
+        return lf.predict(model, tmp_path / "photos", device="cpu", workers=0).save(tmp_path / "v", **options)
+
+    save()
+    assert save().rows == 0
+    os.utime(paths[1], (1, 1))
+    with pytest.raises(ValueError, match="parts of another run: source differ"):
+        save()
+    assert save(overwrite=True).rows == 3
+
+
+def test_a_list_may_name_files_that_are_not_there(model, tmp_path):
+    paths = [*write_pictures(tmp_path, 1), tmp_path / "none.png", "memory://none/at/all.png"]
+    answers = lf.predict(model, paths, device="cpu", workers=0)
+    assert answers.save(tmp_path / "v").failed == 2
+    assert answers.save(tmp_path / "v").rows == 0
+
+
+def test_weights_and_pictures_are_looked_at_once_for_a_run(model, tmp_path, monkeypatch):
+    looked = []
+    monkeypatch.setattr(predictions_module, "model_fingerprint", lambda given: looked.append(given) or "same")
+    lf.predict(model, PIXELS, device="cpu", workers=0).save(tmp_path / "v")
+    assert looked == [model]
+
+
+def test_an_output_that_ends_with_a_slash_is_a_folder_whatever_its_name(model, tmp_path):
+    answers = lf.predict(model, PIXELS, device="cpu", workers=0)
+    answers.save(f"{tmp_path}/vectors_v1.5/")
+    answers.save(f"{tmp_path}/rows.d/", "csv")
+    assert [path.suffix for path in (tmp_path / "vectors_v1.5").glob("part-*")] == [".parquet"]
+    assert [path.suffix for path in (tmp_path / "rows.d").glob("part-*")] == [".csv"]
+    with pytest.raises(ValueError, match=r"cannot be written as '.5'; .* the name of a folder ends with /"):
+        answers.save(f"{tmp_path}/vectors_v1.5")
 
 
 def test_what_is_there_already_is_not_overwritten_unasked(model, tmp_path):

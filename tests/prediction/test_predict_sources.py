@@ -185,6 +185,34 @@ def test_sources_that_hold_no_pictures_are_refused_in_one_line(model, tmp_path):
         assert "\n" not in str(refusal.value), name
 
 
+def test_a_split_is_a_folder_within_the_folder_or_refused(model, tmp_path):
+    for split, count in (("train", 3), ("val", 2)):
+        write_pictures(tmp_path / "photos" / split / "a", count)
+    assert len(lf.predict(model, tmp_path / "photos", device="cpu")) == 5
+    assert len(lf.predict(model, tmp_path / "photos", split="val", device="cpu")) == 2
+    write_pack(tmp_path / "val.npz", [encoded(0)], [0])
+    write_shard(tmp_path / "a.tar", 0, 1)
+    pixels = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    for source in (tmp_path / "photos" / "val", f"pack:{tmp_path}/val.npz", tmp_path / "a.tar", pixels):
+        with pytest.raises(ValueError, match="leave split out"):
+            lf.predict(model, source, split="val", device="cpu")
+
+
+def test_a_column_is_refused_where_there_is_no_table(model, tmp_path):
+    write_pack(tmp_path / "set.npz", [encoded(0)], [0])
+    write_shard(tmp_path / "a.tar", 0, 1)
+    (tmp_path / "list.txt").write_text("a.png")
+    for source in (tmp_path / "set.npz", tmp_path / "a.tar", tmp_path / "list.txt", [picture(0)]):
+        with pytest.raises(ValueError, match="so it has no column 'image'; leave column out"):
+            lf.predict(model, source, column="image", device="cpu")
+
+
+def test_a_data_set_of_one_split_has_no_other(model, tmp_path):
+    saved = make("hugging face", tmp_path)
+    with pytest.raises(ValueError, match="has no split 'val'; it holds one alone"):
+        lf.predict(model, saved, split="val", device="cpu")
+
+
 def test_tables_without_a_column_of_pictures_name_those_they_have(model, tmp_path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pa.table({"size": [1], "photo": [encoded(0)]}), tmp_path / "t.parquet")

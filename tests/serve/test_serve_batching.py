@@ -1,6 +1,7 @@
 """Batches form as the two settings say, nothing waits without bound, and closing answers what waits."""
 
 import time
+import weakref
 
 import pytest
 import torch
@@ -48,6 +49,28 @@ def test_a_request_that_does_not_fit_leaves_no_image_behind():
     with pytest.raises(Full, match="3 images wait"):
         made.submit([IMAGE] * 2)
     assert len(made) == 3
+    made.close()
+
+
+def test_a_request_that_is_alone_is_taken_whatever_its_bytes():
+    made = batcher([], max_batch=64, max_wait=60.0, max_bytes=40)
+    made.submit([IMAGE] * 3)
+    with pytest.raises(Full, match="3 images of 48 bytes wait"):
+        made.submit([IMAGE])
+    assert len(made) == 3
+    made.close()
+
+
+def test_images_that_are_answered_do_not_stay_in_memory_until_the_next_ones_come():
+    made = Batcher(lambda images: [0] * len(images), max_wait=0.0, join=list)
+    image = IMAGE.clone()
+    gone = weakref.ref(image)
+    assert made.submit([image])[0].result(timeout=10) == 0
+    del image
+    deadline = time.monotonic() + 10
+    while gone() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert gone() is None
     made.close()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import resource
 import socket
@@ -22,9 +23,10 @@ from serving import NAMES, picture, serving, tiny, tiny_served, written  # noqa:
 import leanformer as lf  # noqa: E402
 from leanformer.cli import main, serve_work  # noqa: E402
 from leanformer.core import set_classes  # noqa: E402
-from leanformer.serve import Decoder, Limits, Served  # noqa: E402
+from leanformer.serve import Decoder, Full, Limits, Served  # noqa: E402
 from leanformer.serve.decoding import Budget  # noqa: E402
 from leanformer.serve.server import bound, most_connections  # noqa: E402
+from leanformer.serve.shelf import Entry  # noqa: E402
 
 
 def connect(url: str, sent: bytes = b"") -> socket.socket:
@@ -147,6 +149,25 @@ def test_every_ten_scans_of_a_jpeg_cost_its_pixels_once_more():
     assert decoder.cost(plain) == 64 * 64
     scan = plain[plain.index(b"\xff\xda") : -2]
     assert decoder.cost(plain[:-2] + 30 * scan + plain[-2:]) == 4 * 64 * 64
+
+
+def test_scans_cost_the_same_in_a_jpeg_that_says_that_more_pictures_follow():
+    black = Image.new("RGB", (64, 64))
+    plain = written(black, "MPO", save_all=True, append_images=[black])
+    assert Image.open(io.BytesIO(plain)).format == "MPO"
+    decoder = Decoder(tiny_served().config)
+    assert decoder.cost(plain) == 64 * 64
+    scan = plain[plain.index(b"\xff\xda") : plain.index(b"\xff\xd9")]
+    assert decoder.cost(plain + 30 * scan) == 4 * 64 * 64
+
+
+def test_decoded_images_wait_for_a_model_up_to_the_limit_of_bytes():
+    entry = Entry(tiny_served(), Limits(waiting=20_000), max_batch=64, max_wait=60.0, turn=threading.Lock())
+    image = torch.zeros(3, 32, 32)  # 12,288 bytes
+    entry.submit([image], "classes")
+    with pytest.raises(Full, match="1 images of 12288 bytes wait already"):
+        entry.submit([image], "classes")
+    entry.close()
 
 
 def test_a_budget_is_given_in_turn_and_survives_those_who_give_up():

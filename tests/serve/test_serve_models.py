@@ -18,7 +18,7 @@ from serving import NAMES, picture, serving, tiny, tiny_served  # noqa: E402
 import leanformer as lf  # noqa: E402
 from leanformer.cli import main, serve_work  # noqa: E402
 from leanformer.serve import Decoder, Served, Watched, of_model  # noqa: E402
-from leanformer.serve.reload import Reloader  # noqa: E402
+from leanformer.serve.reload import Reloader, stamp_of  # noqa: E402
 
 
 def biased(favourite: int) -> torch.nn.Module:
@@ -163,6 +163,27 @@ def test_a_damaged_file_leaves_the_model_before_it_in_place(tmp_path):
     reloader.look(), reloader.look()
     reloader.close()
     assert (noted, len(opened)) == ([False, True], 1)
+
+
+def test_a_file_that_is_replaced_while_the_service_starts_is_opened_anew(tmp_path):
+    path = lf.save(biased(1), tmp_path / "m.safetensors")
+    watched, opened = Watched("m", path, lambda: of_model(lf.load(path), "m", NAMES)), []
+    watched.open()
+    lf.save(biased(2), path)
+    reloader = Reloader([watched], opened.append, 60.0)
+    reloader.look(), reloader.look()
+    reloader.close()
+    assert len(opened) == 1
+
+
+def test_a_command_line_notes_how_files_are_before_it_opens_them(tmp_path, monkeypatch):
+    path, seen = lf.save(tiny(), tmp_path / "m.safetensors"), []
+    before = stamp_of(path)
+    monkeypatch.setattr(serve_work, "open_served", lambda *_: os.utime(path, (1, 1)))
+    monkeypatch.setattr(serve_work, "listen", lambda *given: seen.extend(given[6]))
+    assert main(["serve", str(path)]) == 0
+    assert [each.stamp for each in seen] == [before]
+    assert stamp_of(path) != before
 
 
 @pytest.mark.parametrize(

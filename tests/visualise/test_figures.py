@@ -7,6 +7,7 @@ from families import BACKBONES, backbone, images
 from helpers import randomise
 from matplotlib.text import Text
 from PIL import Image
+from scenes import small_segmenter
 from sklearn.datasets import load_sample_image
 
 import leanformer as lf
@@ -67,6 +68,39 @@ def test_files_pictures_and_tensors_become_the_same_batch(tmp_path):
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(ValueError, match="cannot read the image"):
         as_batch(model, tmp_path / "text.png")
+
+
+def turned(path) -> Image.Image:
+    """Write a picture as a camera on its side does, and give it upright."""
+    upright, exif = photo().crop((0, 0, 90, 60)), Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise
+    upright.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
+    return upright
+
+
+def test_pictures_are_turned_as_their_camera_says(tmp_path):
+    model, upright = backbone("vit"), turned(tmp_path / "turned.png")
+    for image in (tmp_path / "turned.png", Image.open(tmp_path / "turned.png")):
+        assert torch.equal(as_batch(model, image), as_batch(model, upright))
+
+
+def test_what_a_segmenter_finds_is_shown_on_the_upright_picture(tmp_path):
+    upright = turned(tmp_path / "turned.png")
+    figure = visualise.predictions(small_segmenter(), [tmp_path / "turned.png"], "label-map")
+    for axis in figure.plot.axes:
+        height, width = axis.images[0].get_array().shape[:2]
+        assert height * upright.width == width * upright.height
+
+
+def test_a_file_that_is_no_whole_picture_or_too_large_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "cut.jpg"
+    photo().save(path)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ValueError, match=f"cannot read the image {path}: .*truncated"):
+        as_batch(backbone("vit"), path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match=f"cannot read the image {path}: .*exceeds limit"):
+        as_batch(backbone("vit"), path)
 
 
 @pytest.mark.parametrize("family", BACKBONES)
@@ -230,6 +264,20 @@ def test_show_writes_the_figure_and_tells_it(kind, options, tmp_path, capsys):
     assert main([*arguments, "--output", str(tmp_path / "figure.png")]) == 0
     assert (tmp_path / "figure.png").is_file()
     assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+@pytest.mark.parametrize("kind", ["receptive-field", "features"])
+def test_two_models_of_one_architecture_are_both_shown_under_the_names_of_their_files(kind, tmp_path, capsys):
+    photo().save(tmp_path / "china.png")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        lf.save(backbone("vit"), tmp_path / name / "lean.safetensors")
+    files = [str(tmp_path / name / "lean.safetensors") for name in ("a", "b")]
+    command = ["show", kind, files[0], "--versus", files[1], "--image", str(tmp_path / "china.png")]
+    assert main([*command, "--output", str(tmp_path / "figure.png")]) == 0
+    told = capsys.readouterr().out
+    assert "a/lean.safetensors" in told
+    assert "b/lean.safetensors" in told
 
 
 def test_show_says_what_is_missing(tmp_path, capsys):

@@ -110,6 +110,19 @@ def test_a_real_run_can_be_reported(tmp_path):
     assert "val top1" in text
 
 
+def test_runs_are_called_by_what_tells_them_apart(tmp_path):
+    runs = [tmp_path / name for name in ("evit_0.7", "evit_0.5", "first/lean", "second/lean")]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "result.json").write_text(json.dumps({"seconds": 1.0}))
+    for first, second in (runs[:2], runs[2:]):
+        assert main(["report", str(first), str(second), "--output", str(tmp_path / "r.html")]) == 0
+        text = (tmp_path / "r.html").read_text().replace("<wbr>", "")
+        for run in (first, second):
+            name = run.name if "evit" in run.name else f"{run.parent.name}/{run.name}"
+            assert text.count(f">{name}<") == 2, "in the table and as a heading"
+
+
 def test_what_cannot_be_reported_is_said(tmp_path, capsys):
     assert main(["report", str(tmp_path / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err

@@ -86,6 +86,23 @@ def one_of(known: Collection[str], **options: Collection[str]) -> None:
                 raise ValueError(f"{_flag(name)}: unknown '{each}'; known: {', '.join(known)}")
 
 
+def only_with(other: str, given: bool, **options: object) -> None:
+    """Refuse options that mean nothing without another one; None and False stand for those that were not given.
+
+    Args:
+        other: The option that they need.
+        given: Whether it was given.
+        **options: The values by the names of their options.
+
+    >>> only_with("--output", False, format="csv")
+    Traceback (most recent call last):
+    ValueError: --format means nothing without --output: give both or neither
+    """
+    for name, value in options.items():
+        if not given and value is not None and value is not False:
+            raise ValueError(f"{_flag(name)} means nothing without {other}: give both or neither")
+
+
 def check_seed(seed: int) -> None:
     """Refuse a seed that no generator of random numbers takes.
 

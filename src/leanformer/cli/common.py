@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,9 +48,9 @@ def open_model(
     from ..speed import Optimized, load
 
     chosen = [parse_method(spec) for spec in methods]
+    if (checkpoint is not None or arguments) and describes_itself(model):
+        raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
     if Path(model).suffix == ".safetensors":
-        if checkpoint is not None or arguments:
-            raise ValueError(f"{model} says itself how it was built: give no checkpoint and no arguments with it")
         opened = load(model, fast=fast)
     elif Path(model).is_dir() and checkpoint is None and not arguments:
         from ..hub import load_folder
@@ -64,6 +65,20 @@ def open_model(
     if halved(opened) and not isinstance(opened, Optimized):
         opened = opened.float()
     return apply(opened, *chosen) if chosen else opened
+
+
+def describes_itself(model: str) -> bool:
+    """Whether a model is a checkpoint or a hub folder, which say themselves how it is built, and not a name.
+
+    Args:
+        model: What was given as a model.
+
+    >>> describes_itself("lean.safetensors"), describes_itself("vit_tiny_patch16_224")
+    (True, False)
+    """
+    from ..hub.folder import holds_model
+
+    return Path(model).suffix == ".safetensors" or holds_model(model)
 
 
 @dataclass(frozen=True)
@@ -123,22 +138,45 @@ class Comparison:
 
         if not self.models:
             raise ValueError("give at least one model, by name or as a checkpoint")
-        build, first = Build((), self.checkpoint, self.arguments), self.models[0]
-        named = {model: build.open(model) for model in self.models}
-        rows = [self.methods] if self.methods else []
+        first, models, rows = self.models[0], list(self.models), [self.methods] if self.methods else []
         for spec in self.against:
             if spec.partition(":")[0].partition("+")[0].strip() in METHODS:
                 rows.append(tuple(part.strip() for part in spec.split("+")))
             else:
-                named[spec] = (AS_NAMED if Path(spec).suffix == ".safetensors" else build).open(spec)
+                models.append(spec)
+        named = {model: self._build(model, models).open(model) for model in models}
         for specs in rows:
-            model = replace(build, methods=specs).open(first)
+            model = replace(self._build(first, models), methods=specs).open(first)
             named[f"{first} {'+'.join(specs)}"] = fuse(model, verify=False) if self.fused else model
         return named
+
+    def _build(self, model: str, models: Sequence[str]) -> Build:
+        """How one of the models is built: weights and arguments are for those given by name, if any is."""
+        if describes_itself(model) and not all(map(describes_itself, models)):
+            return AS_NAMED
+        return Build((), self.checkpoint, self.arguments)
 
 
 Compared = Annotated[Comparison, tyro.conf.arg(name="")]
 NOTHING = Comparison()
+
+
+def short_names(paths: Sequence[str | Path]) -> list[str]:
+    """The ends of paths, as many parts of each as it takes to tell them apart.
+
+    Args:
+        paths: Files or folders; the same one may be there twice.
+
+    >>> short_names(["runs/vit_0.7", "runs/vit_0.5"]), short_names(["a/lean", "b/lean"])
+    (['vit_0.7', 'vit_0.5'], ['a/lean', 'b/lean'])
+    """
+    whole = [Path(path).resolve() for path in paths]
+    names = [path.name for path in whole]
+    parts = 1
+    while len(set(names)) < len(set(whole)):
+        parts += 1
+        names = [str(Path(*path.parts[-parts:])) for path in whole]
+    return names
 
 
 def parse_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:

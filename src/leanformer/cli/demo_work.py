@@ -35,6 +35,9 @@ BATCH = 64
 SPEEDUP = 1.8
 PARTS = ("tokens", "ffn")
 """What the methods that are tried make cheaper."""
+LEAN, TEACHER, TABLE = "lean", "teacher.safetensors", "table.txt"
+MARK = ".demo"
+"""A file in the folder of the lean model: the demo made that folder, so the next one may remove it."""
 Split = tuple[Tensor, Tensor]
 
 
@@ -49,19 +52,17 @@ def run(output: Path, epochs: int, lean_epochs: int, seed: int) -> None:
     """
     began, out = time.perf_counter(), console()
     torch.set_num_threads(THREADS)
-    output.mkdir(parents=True, exist_ok=True)
+    folder = begin(output)
     torch.manual_seed(seed)
     train, test = digits()
 
     out.rule("1  train a ViT on handwritten digits")
     teacher = small_vit()
     fit(teacher, recipe=_recipe(epochs, 2e-3), data=train, val=test, device=DEVICE, seed=seed, evaluate_every=2)
-    save(teacher, output / "teacher.safetensors")
+    save(teacher, output / TEACHER)
 
     out.rule(f"2  make it lean: {SPEEDUP} times as fast, on this machine")
     methods = tuple(name for part in PARTS for name, method in METHODS.items() if method.acts_on == part)
-    folder = output / "lean"
-    shutil.rmtree(folder, ignore_errors=True)  # the demo starts anew each time
     result = lean(
         teacher, train, judge=test, speedup=SPEEDUP, device=DEVICE, batch=BATCH, runtime="eager", methods=methods,
         sizes=False, evaluations=40, recipe=_recipe(lean_epochs, 1e-3), output=folder, seed=seed,
@@ -72,8 +73,28 @@ def run(output: Path, epochs: int, lean_epochs: int, seed: int) -> None:
     table = side_by_side({"backbone": teacher, "lean, fused": result.model}, test)
     out.print(table)
     out.print("the lean model was trained for longer: as the backbone, then distilled; one digit is 0.2 points")
-    (output / "table.txt").write_text(as_text(table))
+    (output / TABLE).write_text(as_text(table))
     out.print(f"\n{time.perf_counter() - began:.0f} s; open {folder}/report.html")
+
+
+def begin(output: Path) -> Path:
+    """An empty folder for the lean model in the output folder; what an earlier demo left in it is removed.
+
+    Args:
+        output: The output folder.
+
+    Raises:
+        ValueError: Something that no demo made stands where this one would write.
+    """
+    folder = output / LEAN
+    if not (folder / MARK).is_file():
+        for path in (folder, output / TEACHER, output / TABLE):
+            if path.exists():
+                raise ValueError(f"{path} is there already and is not of an earlier demo; give another --output")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARK).touch()
+    return folder
 
 
 def digits() -> tuple[Split, Split]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from .checks import only_with
 from .common import AS_NAMED, Built, Model
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ..prediction import Predictions
 
 SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+Output = Annotated[str | None, tyro.conf.arg(metavar="PATH")]
+"""A text and not a Path, which would lose the slash that says that a folder is meant."""
 PRINTED = 100
 """Rows that are printed where no output is named."""
 LONG = 24
@@ -26,13 +29,13 @@ def predict(
     model: Model,
     source: SourceName,
     built: Built = AS_NAMED,
-    output: Path | None = None,
+    output: Output = None,
     format: Literal["parquet", "csv", "jsonl"] | None = None,
     overwrite: bool = False,
     top: int = 5,
     probabilities: bool = False,
     embed: bool = False,
-    embed_dtype: Literal["float16", "float32"] = "float16",
+    embed_dtype: Literal["float16", "float32"] | None = None,
     kept: bool = False,
     classes: Path | None = None,
     batch_size: int | None = None,
@@ -63,24 +66,24 @@ def predict(
         source: A picture, a folder, a pattern, a text file with one path a line, packs (.npz), WebDataset shards
             (.tar), Parquet with bytes or paths, or a Hugging Face data set on disk; at any address that fsspec knows.
         built: Methods, weights and arguments.
-        output: A file that ends .parquet, .csv or .jsonl, or a folder for many part files; without it a few rows are
-            printed.
+        output: A file that ends .parquet, .csv or .jsonl, or a folder for many part files, whose name ends with / or
+            has no ending; without it a few rows are printed.
         format: Of the files in a folder; Parquet by default.
         overwrite: Begin anew where there is an output already.
         top: How many classes a row names; 0 leaves the classes out.
         probabilities: Add the probabilities of all classes.
         embed: Add the features before the head.
-        embed_dtype: Of these features.
+        embed_dtype: Of these features; float16 by default.
         kept: Add, for each patch, the number of the token that it is part of at the end, -1 where it was dropped.
         classes: A text file with the name of one class a line.
         batch_size: Images at a time; by default 8 on a CPU and 256 on a GPU, 2 and 8 for detectors and segmenters.
-        device: cpu, cuda, …; the fastest there is by default.
+        device: cpu, cuda, …; the fastest there is on this machine by default. A cluster's machines must have it.
         dtype: In which the model computes; by default bfloat16 on a GPU and float32 on a CPU.
         optimized: Search for the fastest form first; by default on a GPU, for many pictures.
         crop: The share of each picture that is looked at, in the middle. By default what the model's card states.
         score: A detector's rows have the boxes above it; by default the threshold that it was built with.
         workers: Processes that read and decode; 0: none beside this one.
-        split: Which split of a Hugging Face data set.
+        split: Which split of a Hugging Face data set, or which of the folders in a folder.
         column: Which column of a table holds the pictures.
         engine: local, or ray for a cluster.
         address: Of the Ray cluster, for example auto; by default a new one on this machine.
@@ -90,12 +93,15 @@ def predict(
     from ..prediction import Cluster
     from ..prediction import predict as run
 
+    only_with("--embed", embed, embed_dtype=embed_dtype)
+    only_with("--output", output is not None, format=format, overwrite=overwrite)
+    only_with("--engine ray", engine == "ray", address=address, actors=actors)
     answers = run(
         built.open(model),
         source,
         top=top,
         probabilities=probabilities,
-        embed=embed_dtype if embed else False,
+        embed=embed and (embed_dtype or True),
         kept=kept,
         classes=None if classes is None else _lines(classes),
         batch_size=batch_size,
@@ -108,7 +114,7 @@ def predict(
         split=split,
         column=column,
         engine=engine,
-        cluster=Cluster(address=address, actors=actors),
+        cluster=Cluster(address=address, actors=actors) if engine == "ray" else None,
     )
     out = console()
     if output is None:

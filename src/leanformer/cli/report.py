@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from .checks import output_files
+from .common import short_names
 
 if TYPE_CHECKING:
     from .. import visualise
@@ -40,12 +41,15 @@ def report(runs: Runs, output: Path = Path("report.html"), title: str = "leanfor
     if not runs:
         raise ValueError("give at least one run folder or result file")
     page = visualise.Page(title)
+    named = list(zip(short_names([run.with_suffix("") if run.is_file() else run for run in runs]), runs))
     if len(runs) > 1:
-        outcomes = [{"run": run.stem, **flat(_read(run / "result.json"))} for run in runs if _has(run, "result.json")]
+        outcomes = [
+            {"run": name, **flat(_read(run / "result.json"))} for name, run in named if _has(run, "result.json")
+        ]
         if outcomes:
             page.heading("side by side").table(outcomes)
-    for run in runs:
-        page.heading(run.stem if run.is_file() else run.resolve().name)
+    for name, run in named:
+        page.heading(name)
         if run.is_file():
             add_result(page, run)
         elif run.is_dir():

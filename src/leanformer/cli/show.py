@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from .checks import check_picture, input_files
-from .common import AS_NAMED, Build, Built, Model, open_model, parse_arguments
+from .common import AS_NAMED, Build, Built, Model, describes_itself, open_model, parse_arguments, short_names
 
 if TYPE_CHECKING:
     from .. import visualise
@@ -79,9 +79,15 @@ def show(
         opened = fuse(opened) if fused else opened
         other = None
         if versus is not None or built.methods:
-            weights = None if versus and versus != model else built.checkpoint
-            other = open_model(versus or model, (), weights, built.arguments)
-        figure = _draw(kind, opened, other, list(image), target)
+            rival = versus or model
+            weights = built.checkpoint if rival == model else None
+            arguments = () if rival != model and describes_itself(rival) else built.arguments
+            other = open_model(rival, (), weights, arguments)
+        models = [opened] if other is None else [opened, other]
+        names = [visualise.named(each) for each in models]
+        if len(set(names)) < len(names):  # of one architecture, so their files tell them apart
+            names = short_names([model, versus or model])
+        figure = _draw(kind, models, names, list(image), target)
     written = figure.save(output or Path(f"{kind}.png"))
     console().print(figure.summary, highlight=False, markup=False)
     console().print(f"wrote {written}")
@@ -96,9 +102,10 @@ def _open(kind: str, model: str, built: Build) -> Any:
     return create_teacher(model, built.checkpoint, **parse_arguments(built.arguments))
 
 
-def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | None) -> visualise.Figure:
+def _draw(kind: str, models: list[Any], names: list[str], images: list[Any], target: int | None) -> visualise.Figure:
     from .. import visualise
 
+    model = models[0]
     if kind == "kept":
         return visualise.kept_tokens(model, images)
     if kind == "slimming":
@@ -110,8 +117,7 @@ def _draw(kind: str, model: Any, other: Any, images: list[Any], target: int | No
     if kind == "attention":
         return visualise.attention(model, images)
     if kind == "receptive-field":
-        names = [visualise.named(each) for each in (model, other) if each is not None]
-        return visualise.receptive_field(dict(zip(names, (model, other))), images)
-    if other is None:
+        return visualise.receptive_field(dict(zip(names, models)), images)
+    if len(models) < 2:
         raise ValueError("features compares two models: give --versus MODEL, or methods with --apply")
-    return visualise.feature_distributions(other, model, images)
+    return visualise.feature_distributions(models[1], model, images, names=(names[1], names[0]))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from .checks import at_least, check_picture, open_device, output_files, share
-from .common import AS_NAMED, Built, Model
+from .common import AS_NAMED, Build, Built, Model, describes_itself
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,8 +67,11 @@ def sweep(
     candidates = [({option: plain(value) for option, value in each.items()}, each) for each in settings(opened, vary)]
     images = open_data(data, split)
     check_fit(opened, images)
-    names = [method.name for method in card_of(opened).methods]
-    about = {"model": model, "methods": names, "data": Path(data).name, "images": len(images), "crop": crop}
+    methods = [{"name": method.name, "options": method.fields()} for method in card_of(opened).methods]
+    about = {
+        "model": model, "weights": weights_of(model, built), "arguments": list(built.arguments), "methods": methods,
+        "data": Path(data).name, "split": split, "images": len(images), "crop": crop,
+    }  # fmt: skip
     rows = rows_to_resume(output, about)
     for told, setting in candidates:
         if any(told.items() <= row.items() for row in rows):
@@ -81,6 +85,22 @@ def sweep(
     console().print(table_of(model, rows))
     if figure is not None:
         console().print(f"wrote {trade_off(rows, x='macs').save(figure)}")
+
+
+def weights_of(model: str, built: Build) -> str | None:
+    """A hash of the weights that a model gets from files; None where there are none, so that its name tells all.
+
+    Args:
+        model: A model's name, a leanformer checkpoint or a hub folder.
+        built: Its methods, weights and arguments. Methods may begin with random weights, so they are left out.
+
+    >>> weights_of("vit_tiny_patch16_224", Build())
+    """
+    from ..prediction.forms import model_fingerprint
+
+    if built.checkpoint is None and not describes_itself(model):
+        return None
+    return model_fingerprint(replace(built, methods=()).open(model))
 
 
 def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:

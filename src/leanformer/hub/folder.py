@@ -56,6 +56,15 @@ def save_folder(
     return folder
 
 
+def holds_model(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds what `load_folder` looks for.
+
+    Args:
+        folder: Any path.
+    """
+    return any((Path(folder) / name).is_file() for name in (WEIGHTS, CONFIG))
+
+
 def load_folder(folder: str | os.PathLike[str], fast: bool = True) -> nn.Module:
     """The model in a folder that `save_folder`, timm or transformers wrote, adopted, in evaluation mode.
 

@@ -262,6 +262,8 @@ def open_hugging_face(folder: str, split: str | None, column: str | None) -> Hug
         if (split is None and len(opened) > 1) or (split is not None and split not in opened):
             raise ValueError(f"{folder} has the splits {', '.join(map(str, opened))}: say which one (split)")
         opened = opened[split or next(iter(opened))]
+    elif split is not None and split != opened.split:
+        raise ValueError(f"{folder} has no split '{split}'; it holds one alone, so leave split out")
     images = [name for name, kind in opened.features.items() if isinstance(kind, datasets.Image)]
     chosen = column or (images[0] if images else picture_column(opened.features.arrow_schema, None, folder))
     if chosen not in opened.features:

@@ -42,12 +42,27 @@ def format_of(path: str | os.PathLike[str], asked: str | None = None) -> Format:
         path: The output.
         asked: parquet, csv or jsonl.
     """
-    ending = "." + asked.removeprefix(".") if asked else Path(path).suffix.lower() or ".parquet"
+    usual = ".parquet" if is_folder(path) else Path(path).suffix.lower()
+    ending = "." + asked.removeprefix(".") if asked else usual
     if ending not in FORMATS:
-        raise ValueError(f"rows cannot be written as '{ending}'; known: {', '.join(FORMATS)}")
+        raise ValueError(
+            f"rows cannot be written as '{ending}'; known: {', '.join(FORMATS)}; the name of a folder ends with /"
+        )
     if ending == ".parquet":
         require_pyarrow()
     return FORMATS[ending]
+
+
+def is_folder(output: str | os.PathLike[str]) -> bool:
+    """Whether an output is a folder for part files: its name ends with a slash, or has no ending.
+
+    Args:
+        output: A name as the user gave it; a Path has lost its slash.
+
+    >>> is_folder("vectors"), is_folder("vectors_v1.5/"), is_folder("answers.csv")
+    (True, True, False)
+    """
+    return os.fspath(output).endswith("/") or not Path(output).suffix
 
 
 def require_pyarrow() -> None:
@@ -68,9 +83,9 @@ def arrow_table(batches: Sequence[ResultBatch], fields: Sequence[Field], metadat
     """
     import pyarrow as pa
 
-    errors = [error for batch in batches for error in batch.errors]
+    errors = [_utf8(error) for batch in batches for error in batch.errors]
     bad = np.array([error is not None for error in errors], bool)  # (rows,)
-    arrays = [pa.array([key for batch in batches for key in batch.keys], pa.string())]
+    arrays = [pa.array([_utf8(key) for batch in batches for key in batch.keys], pa.string())]
     arrays += [_arrow_column(field, [batch.columns[field.name] for batch in batches], bad) for field in fields]
     arrays.append(pa.array(errors, pa.string()))
     names = ["path", *(field.name for field in fields), "error"]
@@ -94,11 +109,19 @@ def _arrow_column(field: Field, parts: Sequence[Any], bad: np.ndarray) -> Any:
     kind = _arrow_type(field.kind, field.shape)
     if field.kind in ("text", "bytes") or len(field.shape) > 1 or None in field.shape:
         values = [value.tolist() if isinstance(value, np.ndarray) else value for part in parts for value in part]
+        values = [_utf8(value) for value in values] if field.kind == "text" else values
         return pa.array([None if wrong else value for value, wrong in zip(values, bad.tolist())], kind)
     whole = np.concatenate([np.asarray(part, field.kind) for part in parts])  # (rows,) or (rows, n)
     if not field.shape:
         return pa.array(whole, kind, mask=bad)
     return pa.FixedSizeListArray.from_arrays(pa.array(whole.reshape(-1)), type=kind, mask=pa.array(bad))
+
+
+def _utf8(text: Any) -> Any:
+    """Text, or lists of it, with what is not UTF-8 (as in some names of files) escaped as in the other formats."""
+    if isinstance(text, list):
+        return [_utf8(each) for each in text]
+    return text if text is None else text.encode(errors="backslashreplace").decode()
 
 
 def _write_parquet(path: str, batches: Sequence[ResultBatch], fields: Sequence[Field], about: dict[str, str]) -> None:

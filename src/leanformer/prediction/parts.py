@@ -24,7 +24,7 @@ from typing import Any
 
 from ..core import write_atomically
 from .answers import Field
-from .formats import FORMATS, Format
+from .formats import FORMATS, Format, is_folder
 from .running import ResultBatch
 
 PART = re.compile(r"part-(\d{12})-(\d{12})\.\w+")
@@ -40,7 +40,7 @@ class Parts:
     """The parts of one run, open for writing within `with`.
 
     Args:
-        output: The file or folder that the user asked for; a name with the ending of a format is a file.
+        output: The file or folder that the user asked for, told apart by `is_folder`.
         style: The format of the parts.
         job: What makes the run this one: fingerprints, settings, number of rows. JSON values.
         fields: The columns of the task.
@@ -60,7 +60,7 @@ class Parts:
         if "://" in str(output):
             raise ValueError(f"{output} is an address; rows are written to this machine's files alone")
         self.output, self.style, self.job, self.fields, self.about = Path(output), style, job, fields, about
-        self.single = self.output.suffix.lower() in FORMATS
+        self.single = not is_folder(output)
         self.folder = self.output.with_name(self.output.name + ".parts") if self.single else self.output
         self.rows, self.overwrite = int(job["rows"]), overwrite
         self.held: list[ResultBatch] = []

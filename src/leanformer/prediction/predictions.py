@@ -13,7 +13,7 @@ from ..core import versions
 from ..data.batches import worker_count
 from ..speed import load
 from .answers import Answers, Field
-from .formats import Format, format_of, require_pyarrow
+from .formats import Format, format_of, is_folder, require_pyarrow
 from .forms import model_card, model_fingerprint, prepare, view_of
 from .parts import Parts
 from .reading import batch_rows, pixel_batches
@@ -63,6 +63,8 @@ class Predictions:
     ):
         self.model, self.records, self.cluster = model, records, cluster
         self.settings = settings.resolved(model, len(records))
+        if cluster is None:
+            self.settings.on()  # refuses a device that is not here before any work is done
         self.view = view_of(model, self.settings)
         self.workers = workers
         self.report = Report()
@@ -77,9 +79,15 @@ class Predictions:
 
     @property
     def answers(self) -> Answers:
-        """The task, its model ready on the device; made once."""
+        """The task, its model ready on the device; made once.
+
+        A cluster prepares models of its own, so that this one tells the fields alone and stays on the CPU.
+        """
         if self._answers is None:
-            self._answers = prepare(self.model, self.settings)
+            settings = self.settings
+            if self.cluster is not None:
+                settings = dataclasses.replace(settings, device="cpu", optimized=False)
+            self._answers = prepare(self.model, settings)
         return self._answers
 
     @property
@@ -127,7 +135,7 @@ class Predictions:
         from .formats import arrow_table
 
         require_pyarrow()
-        return arrow_table(list(self.batches()), self.fields, self._about())
+        return arrow_table(list(self.batches()), self.fields, self._about(self.job()))
 
     def to_parquet(self, path: str | os.PathLike[str], overwrite: bool = False) -> Report:
         """Write all rows to a Parquet file, or to parts in a folder; see `save`."""
@@ -137,14 +145,16 @@ class Predictions:
         """Write all rows in parts, and join them where a file was asked for. A killed call is continued by the same.
 
         Args:
-            path: A file that ends .parquet, .csv or .jsonl, or a folder for the parts.
+            path: A file that ends .parquet, .csv or .jsonl, or a folder for the parts: a name that ends with / or has
+                no ending.
             format: parquet, csv or jsonl; by default what the name ends like, parquet for a folder.
             overwrite: Begin anew where there is an output already.
 
         Raises:
             ValueError: There is something else at `path`, or it cannot be written; what is whole is kept.
         """
-        parts = Parts(path, self._style(path, format), self.job(), self.fields, self._about(), overwrite)
+        job = self.job()
+        parts = Parts(path, self._style(path, format), job, self.fields, self._about(job), overwrite)
         clock = Clock()
         with parts:
             clock.restart()
@@ -160,7 +170,7 @@ class Predictions:
     def _style(self, path: str | os.PathLike[str], asked: str | None) -> Format:
         style = format_of(path, asked)
         ending = Path(path).suffix.lower()
-        if asked and ending and ending != style.ending:
+        if asked and not is_folder(path) and ending != style.ending:
             raise ValueError(f"{path} ends {ending}, but {asked} is asked for; name it {Path(path).stem}{style.ending}")
         return style
 
@@ -176,8 +186,8 @@ class Predictions:
             **json.loads(json.dumps(settings)),
         }
 
-    def _about(self) -> dict[str, str]:
-        run = {"source": self.records.name, "versions": versions(), **self.job()}
+    def _about(self, job: dict[str, Any]) -> dict[str, str]:
+        run = {"source": self.records.name, "versions": versions(), **job}
         return {"leanformer": json.dumps(model_card(self.model)), "leanformer.predict": json.dumps(run)}
 
 
@@ -218,13 +228,13 @@ def predict(
         kept: Add, for each patch, the number of the token that it is part of at the end, -1 where it was dropped.
         classes: The names of the classes; by default those on the model's card, or ImageNet's for 1000.
         batch_size: Images at a time; by default 8 on a CPU and 256 on a GPU, 2 and 8 for detectors and segmenters.
-        device: cpu, cuda, …; the fastest there is by default.
+        device: cpu, cuda, …; the fastest there is on this machine by default. A cluster's machines must have it.
         dtype: In which the model computes; by default bfloat16 on a GPU and float32 on a CPU.
         optimized: Whether to search for the fastest form first; by default on a GPU, for many pictures.
         crop: The share of each picture that is looked at, instead of what the model's card states.
         score: A detector's rows have the boxes above it; by default the threshold that the detector was built with.
         workers: Processes that read and decode; 0: this one. By default one a core for a GPU, a quarter for a CPU.
-        split: Which split of a Hugging Face data set.
+        split: Which split of a Hugging Face data set, or which of the folders in a folder.
         column: Which column of a table holds the pictures.
         engine: local, or ray for many machines.
         cluster: Where and how wide the engine ray runs.
@@ -237,6 +247,8 @@ def predict(
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine '{engine}'; known: {', '.join(ENGINES)}")
+    if cluster is not None and engine != "ray":
+        raise ValueError(f"a cluster is for the engine ray, not for {engine}; leave it out, or give engine='ray'")
     if workers is not None and workers < 0:
         raise ValueError(f"workers must be 0 or more, not {workers}")
     if engine == "ray":

@@ -114,7 +114,7 @@ def ray_batches(predictions: "Predictions", rows: list[range], clock: Clock) -> 
     if not rows:
         return
     with _connected(predictions.cluster) as ray:
-        resize = predictions.settings.on().type == "cpu"
+        resize = predictions.settings.wanted().type == "cpu"
         job = _Shared((ray.put(_Job(predictions.records, rows, predictions.view, resize)),))
         model = _Shared((ray.put(pickle.dumps(copy.deepcopy(plain_of(predictions.model)).cpu())),))
         data = _pipeline(ray, predictions, job, model, len(rows))
@@ -135,7 +135,10 @@ def _pipeline(ray: Any, predictions: "Predictions", job: _Shared, model: _Shared
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     resources = ray.cluster_resources()
-    gpus = int(resources.get("GPU", 0)) if predictions.settings.on().type == "cuda" else 0
+    wanted = predictions.settings.wanted().type == "cuda"
+    gpus = int(resources.get("GPU", 0)) if wanted else 0
+    if wanted and not gpus and predictions.settings.device is not None:
+        raise ValueError("no machine of the Ray cluster has a GPU; give the device cpu")
     cluster = predictions.cluster
     most = (cluster.actors if cluster else None) or gpus or max(1, int(resources.get("CPU", 1)))
     pool = ray.data.ActorPoolStrategy(min_size=1, max_size=min(most, count))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..data.kinds import Files
 from ..data.packs import Pack, read_pack
-from .storage import local_path, read_bytes, stamp
+from .storage import is_remote, local_path, read_bytes, stamp
 
 Read = bytes | Image.Image | Tensor
 """What reading gives: a file that is still encoded, a picture, or pixels uint8 (C, H, W)."""
@@ -95,7 +95,9 @@ class Paths:
         return read_bytes(self.paths[index])
 
     def fingerprint(self) -> str:
-        return digest(self.paths)
+        return digest(
+            path if is_remote(path) else stamp(path) for path in self.paths
+        )  # to ask for each would take long
 
 
 @dataclass

@@ -61,17 +61,25 @@ class Settings:
         """Whether rows name classes."""
         return self.top > 0 or self.probabilities
 
-    def on(self) -> torch.device:
-        """The device, the fastest there is unless one was named."""
+    def wanted(self) -> torch.device:
+        """The device that was named, else the fastest of this machine; one that was named may be on other machines."""
         name = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            return torch.zeros(1, device=name).device
+            return torch.device(name)
+        except RuntimeError as error:
+            raise ValueError(f"there is no device '{name}'") from error
+
+    def on(self) -> torch.device:
+        """The same device, tried out on this machine."""
+        device = self.wanted()
+        try:
+            return torch.zeros(1, device=device).device
         except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"there is no device '{name}' here") from error
+            raise ValueError(f"there is no device '{device}' here") from error
 
     def resolved(self, model: nn.Module, rows: int) -> "Settings":
         """The same with nothing left open, but for the device: whoever computes it computes the same rows."""
-        device, task = self.on(), task_name(model)
+        device, task = self.wanted(), task_name(model)
         usual = default_batch if task == "classification" else dense.default_batch
         batch = self.batch_size or tuned_batch(model) or usual(device)
         dtype = self.dtype or ("bfloat16" if device.type == "cuda" else "float32")

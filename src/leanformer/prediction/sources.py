@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.kinds import Arrays, Files
-from .containers import Shards, Tables, is_hugging_face, is_picture, open_hugging_face
+from .containers import HuggingFace, Shards, Tables, is_hugging_face, is_picture, open_hugging_face
 from .records import Opened, Packs, Paths, Pictures, Pixels, Records
 from .storage import WILD, find, is_remote, read_bytes, reason
 
@@ -35,13 +35,20 @@ def open_records(source: Source, split: str | None = None, column: str | None = 
     Args:
         source: A name as the head of this file lists them, a list of paths or pictures, pixels uint8 (n, C, H, W), or
             any object with the methods of `Records`.
-        split: Which split of a Hugging Face data set.
+        split: Which split of a Hugging Face data set, or which of the folders in a folder.
         column: Which column of a table holds the pictures.
+
+    Raises:
+        ValueError: There are no pictures, or the source has no such split or column.
 
     >>> len(open_records(torch.zeros(4, 3, 8, 8, dtype=torch.uint8)))
     4
     """
+    if split is not None and not isinstance(source, str | os.PathLike):
+        raise ValueError(f"a {type(source).__name__} has no splits; leave split out")
     records = _open(source, split, column)
+    if column is not None and not isinstance(records, Tables | HuggingFace):
+        raise ValueError(f"{records.name} is no table, so it has no column '{column}'; leave column out")
     if not len(records):
         raise ValueError(f"{records.name} holds no pictures")
     return records
@@ -82,18 +89,30 @@ def _named(name: str, split: str | None, column: str | None) -> Records:
     name = name.removeprefix("images:")
     if not name:
         raise ValueError("the source has no name; give a path, a pattern or an address")
-    if name.startswith("pack:"):
-        return Packs(name, _packs(name.removeprefix("pack:")))
-    if name.startswith("wds/") and not os.path.exists(name):
-        return _of_kind(name, [each for each in find(name.removeprefix("wds/")) if each.endswith(".tar")], column)
     folder = name.removeprefix("hfds/") if name.startswith("hfds/") and not os.path.exists(name) else name
     if folder != name or (not is_remote(name) and is_hugging_face(name)):
         if not is_hugging_face(folder):
             raise ValueError(f"{folder} is not a data set that `datasets` saved to disk: it has no state.json")
         return open_hugging_face(folder, split, column)
+    if split is not None:
+        name = _folder_of(name, split)
+    if name.startswith("pack:"):
+        return Packs(name, _packs(name.removeprefix("pack:")))
+    if name.startswith("wds/") and not os.path.exists(name):
+        return _of_kind(name, [each for each in find(name.removeprefix("wds/")) if each.endswith(".tar")], column)
     if name.lower().endswith(LISTS) and not any(mark in name for mark in WILD):
         return _text_list(name)
     return _of_kind(name, find(name), column)
+
+
+def _folder_of(name: str, split: str) -> str:
+    """The folder of a split within a folder."""
+    folder = os.path.join(name, split)
+    if not os.path.isdir(folder):
+        raise ValueError(
+            f"{name} is neither a Hugging Face data set nor a folder with the folder '{split}' in it; leave split out"
+        )
+    return folder
 
 
 def _packs(pattern: str) -> list[str]:

@@ -131,6 +131,12 @@ def reason(error: BaseException) -> str:
 
 def stamp(name: str) -> str:
     """A text that changes when a file does: its name, size and time of change, where they are known."""
+    if not is_remote(name):
+        try:
+            found = os.stat(local_path(name))
+        except (OSError, ValueError):  # there is no such file, or cannot be
+            return name
+        return f"{name} {found.st_size} {found.st_mtime_ns}"
     files, path = locate(name)
     info = files.info(path)
     changed = next((info[key] for key in ("mtime", "LastModified", "last_modified", "updated") if key in info), "")

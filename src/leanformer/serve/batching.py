@@ -1,7 +1,7 @@
 """Dynamic batching: images of several requests go through the model together.
 
 A batch leaves when it has `max_batch` images or when its first image has waited `max_wait` seconds. One thread
-computes; what waits is bounded, and what would not fit is refused at once.
+computes; what waits is bounded in images and in bytes, and what would not fit is refused at once.
 """
 
 import threading
@@ -37,13 +37,14 @@ class Batcher:
         max_batch: int = 16,
         max_wait: float = 0.005,
         queue: int = 256,
+        max_bytes: int = 2**30,
         on_batch: Callable[[int], None] = lambda size: None,
         join: Callable[[list[Tensor]], Any] = torch.stack,
     ) -> None:
         if max_batch < 1 or max_wait < 0:
             raise ValueError(f"a batch of up to {max_batch} images within {max_wait} s can never leave")
         self.forward, self.max_batch, self.max_wait, self.queue = forward, max_batch, max_wait, queue
-        self.on_batch, self.join = on_batch, join
+        self.max_bytes, self.on_batch, self.join = max_bytes, on_batch, join
         self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -51,13 +52,19 @@ class Batcher:
         self._thread.start()
 
     def submit(self, images: Sequence[Tensor]) -> "list[Future[Any]]":
-        """Queue the images of one request, all or none; each future gets what `forward` gives for its image."""
+        """Queue the images of one request, all or none; each future gets what `forward` gives for its image.
+
+        A request that is alone is taken however many bytes it has.
+        """
         futures: list[Future[Any]] = [Future() for _ in images]
         with self._changed:
             if self._closed:
                 raise Full("the service is shutting down")
             if len(self._waiting) + len(images) > self.queue:
                 raise Full(f"{len(self._waiting)} images wait already")
+            held = sum(image.nbytes for _, image, _ in self._waiting)
+            if held and held + sum(image.nbytes for image in images) > self.max_bytes:
+                raise Full(f"{len(self._waiting)} images of {held} bytes wait already")
             now = time.monotonic()
             self._waiting.extend((now, image, future) for image, future in zip(images, futures))
             self._changed.notify_all()
@@ -80,10 +87,14 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._next():
-            # a request that gave up cancels its futures, so its images cost nothing
-            wanted = [(image, future) for _, image, future in batch if future.set_running_or_notify_cancel()]
-            if wanted:
-                self._compute([image for image, _ in wanted], [future for _, future in wanted])
+            self._answer(batch)
+            del batch  # the pictures would stay in memory until the next ones come
+
+    def _answer(self, batch: list[Waiting]) -> None:
+        # a request that gave up cancels its futures, so its images cost nothing
+        wanted = [(image, future) for _, image, future in batch if future.set_running_or_notify_cancel()]
+        if wanted:
+            self._compute([image for image, _ in wanted], [future for _, future in wanted])
 
     def _next(self) -> list[Waiting]:
         """The next batch; empty when closed and done."""

@@ -20,6 +20,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 """What browsers show and cameras write; every further decoder would be one more thing to attack."""
 
 
+JPEGS = ("JPEG", "MPO")
+"""What Pillow calls a JPEG: MPO where its header says that more pictures follow."""
 SCANS = 10
 """Scans of a progressive JPEG that cost no more than one of a plain one."""
 
@@ -85,7 +87,7 @@ class Decoder:
         """
         with _damage():
             image = self._open(data)
-            scans = data.count(b"\xff\xda") if image.format == "JPEG" else 1
+            scans = data.count(b"\xff\xda") if image.format in JPEGS else 1
             return image.width * image.height * max(1, -(-scans // SCANS))
 
     def _open(self, data: bytes) -> Image.Image:

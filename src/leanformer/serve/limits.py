@@ -26,6 +26,8 @@ class Limits:
     """From the first byte of a request to its answer."""
     queue: int = 256
     """Images that wait for the model, and requests that are being worked on."""
+    waiting: int = 2**30
+    """Bytes of decoded images that wait for a model; a request that is alone is taken whatever it has."""
     connections: int = 512
     """Connections that are open; beyond it one without a request gives way."""
     headers: float = 10.0

@@ -15,19 +15,24 @@ LONGEST_END = 10.0
 """Seconds that the end of a service waits for a file that is being opened."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Watched:
-    """A model that lies in a file.
+    """A model that lies in a file. Make it before the file is opened: changes since then are seen.
 
     Attributes:
         name: Of the model.
         path: The file.
         open: Opens it as it is now, ready to answer.
+        stamp: Of the file when this was made.
     """
 
     name: str
     path: Path
     open: Callable[[], Servable]
+    stamp: Stamp | None = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stamp = stamp_of(self.path)
 
 
 def stamp_of(path: Path) -> Stamp | None:
@@ -60,7 +65,7 @@ class Reloader:
         note: Callable[[str, bool], None] = lambda name, fine: None,
     ) -> None:
         self.watched, self.put, self.seconds, self.note = watched, put, seconds, note
-        self.served = {each.name: stamp_of(each.path) for each in watched}
+        self.served = {each.name: each.stamp for each in watched}
         self.seen = dict(self.served)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="leanformer-reloader", daemon=True)

@@ -57,7 +57,8 @@ class Entry:
 
             return Batcher(
                 in_turn, max_batch=min(max_batch, served.batch or max_batch), max_wait=max_wait, queue=limits.queue,
-                on_batch=on_batch, join=torch.stack if served.task == "classification" else list,
+                max_bytes=limits.waiting, on_batch=on_batch,
+                join=torch.stack if served.task == "classification" else list,
             )  # fmt: skip
 
         self.queues = {want: queue(compute) for want, compute in served.wants().items()}

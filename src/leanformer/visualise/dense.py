@@ -1,10 +1,9 @@
 """What a detector or a segmenter finds: boxes, masks or label maps over the pictures."""
 
-import os
 from collections.abc import Sequence
 from typing import Literal
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor, nn
 
 from ..core import classes_of
@@ -13,9 +12,8 @@ from ..tasks.drawing import colour_of, draw_map, draw_objects
 from ..tasks.fitting import task_of
 from ..tasks.segmentation import segment
 from .figure import Figure, panels
-from .images import named
+from .images import File, named, upright
 
-File = str | os.PathLike[str] | Image.Image
 Kind = Literal["boxes", "masks", "label-map"]
 TASKS = {"boxes": "detection", "masks": "detection", "label-map": "segmentation"}
 
@@ -33,7 +31,7 @@ def predictions(model: nn.Module, images: Sequence[File], kind: Kind = "boxes", 
         raise ValueError(
             f"{kind} are shown of a model for {TASKS[kind]}; {named(model)} is made for {task_of(model).name}"
         )
-    pictures = [_opened(image) for image in images]
+    pictures = [upright(image).convert("RGB") for image in images]
     if kind == "label-map":
         drawn, words = _maps(model, pictures)
     else:
@@ -78,13 +76,3 @@ def _hex(label: int) -> str:
 
 def _name(label: int | Tensor, classes: tuple[str, ...] | None) -> str:
     return classes[int(label)] if classes else f"class {int(label)}"
-
-
-def _opened(image: File) -> Image.Image:
-    if isinstance(image, Image.Image):
-        return image.convert("RGB")
-    try:
-        with Image.open(image) as file:
-            return file.convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
-        raise ValueError(f"cannot read the image {image}: {error}") from error

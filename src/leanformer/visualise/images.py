@@ -9,14 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torchvision.transforms.functional import to_pil_image
 
 from ..core import input_of
+from ..data.kinds import UNREADABLE
 from ..data.view import EvaluationView
 
-Picture = str | os.PathLike[str] | Image.Image | Tensor
+File = str | os.PathLike[str] | Image.Image
+Picture = File | Tensor
 
 
 def as_batch(model: nn.Module, images: Picture | Sequence[Picture]) -> Tensor:
@@ -36,6 +38,24 @@ def as_batch(model: nn.Module, images: Picture | Sequence[Picture]) -> Tensor:
     batch = torch.cat([_seen(model, image) for image in several])  # (B, 3, H, W)
     reference = next(model.parameters())
     return batch.to(reference.device, reference.dtype)
+
+
+def upright(image: File) -> Image.Image:
+    """A picture, decoded and turned as its camera says, as `predict` and `serve` see it.
+
+    Args:
+        image: A file, or a picture of Pillow.
+
+    Raises:
+        ValueError: The file cannot be read as a picture.
+    """
+    if isinstance(image, Image.Image):
+        return ImageOps.exif_transpose(image)
+    try:
+        with Image.open(image) as picture:
+            return ImageOps.exif_transpose(picture)
+    except UNREADABLE as error:
+        raise ValueError(f"cannot read the image {image}: {error}") from error
 
 
 def pictures(model: nn.Module, batch: Tensor) -> np.ndarray:
@@ -100,10 +120,4 @@ def _seen(model: nn.Module, image: Picture) -> Tensor:
         if batch.ndim != 4 or batch.shape[1] != size[0]:
             raise ValueError(f"an image tensor has the shape ([B,] {size[0]}, H, W), not {tuple(image.shape)}")
         return batch
-    if not isinstance(image, Image.Image):
-        try:
-            image = Image.open(image)
-            image.load()
-        except (OSError, UnidentifiedImageError) as error:
-            raise ValueError(f"cannot read the image {image}: {error}") from error
-    return EvaluationView(config)(image)[None]
+    return EvaluationView(config)(upright(image))[None]
