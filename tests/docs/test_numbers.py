@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from blocks import ROOT
 
@@ -56,6 +57,31 @@ def test_the_speeds_over_timm_were_measured():
     ):
         for number in numbers(cells(start)[2]):
             assert any(number == pytest.approx(each, abs=0.0051) for each in measured), (start, number)
+
+
+def test_what_a_method_gains_over_the_optimised_backbone_was_measured():
+    rates = {row["kind"]: row["images_per_second"]["optimised"] for row in rows("study_vit_tiny")}
+    gains = [rates[kind] / rates["ViT at 224 px"] for kind in ("EViT 0.7", "EViT 0.5")]
+    assert numbers(cells("EViT 0.7 / 0.5 on ViT-Ti")[3]) == pytest.approx(gains, abs=0.0051)
+
+
+def test_a_speed_that_was_measured_in_two_runs_is_given_with_both():
+    told = numbers(cells("RePa 0.75 on DeiT-S / DeiT-B / ViT-L")[2])
+    for backbone in ("DeiT-B", "ViT-L"):
+        both = [row["speedup"] for name in ("suite_gpu_h200", "suite_fp8_h200") for row in rows(name)
+                if row["label"] == f"RePa 0.75 on {backbone}"]  # fmt: skip
+        assert len(both) == 2
+        assert all(any(number == pytest.approx(each, abs=0.0051) for number in told) for each in both), backbone
+
+
+def test_fewer_pixels_beat_every_method_from_the_speed_on_that_the_readme_names():
+    (start,) = [float(number) for number in re.findall(r"beats all methods from (\d\.\d+) times", README)]
+    alike = [row for row in rows("study_vit_tiny") if row["epochs"] == 3 and row["learning_rate"] is None]
+    line = sorted((row["speedup"]["optimised"], row["top1"]) for row in alike if row["kind"].startswith("ViT at"))
+    for row in alike:
+        speed = row["speedup"]["optimised"]
+        if speed >= start and not row["kind"].startswith("ViT at"):
+            assert row["top1"] < np.interp(speed, *zip(*line)), row["student"]
 
 
 def test_what_optimize_alone_gives_vit_tiny_was_measured():
