@@ -92,6 +92,23 @@ def test_a_method_on_a_backbone_it_cannot_serve_is_refused_with_the_reason() -> 
             lf.apply(backbone(family), method_from("evit", {}))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "evit:at=(2,1),keep_rate=(0.5,0.9)", "evit:at=(2,1)", "tome:at=(2,1),merged=(4,2)", "tome:at=(1,1)",
+        "sit:at=(2,1)", "repa:blocks=(2,1),idle_ratio=(0.25,0.75)", "repa:stages=(1,0),idle_ratio=(0.25,0.75)",
+    ],
+)  # fmt: skip
+def test_places_rise_so_that_values_for_each_go_where_they_are_meant(text: str) -> None:
+    with pytest.raises(ValueError, match="give different numbers in rising order"):
+        parse_method(text)
+
+
+def test_the_order_of_places_does_not_matter_where_one_value_is_for_all() -> None:
+    one, other = (lf.apply(backbone("vit"), parse_method(f"repa:blocks={blocks}")) for blocks in ((2, 1), (1, 2)))
+    assert list(one.state_dict()) == list(other.state_dict())
+
+
 def test_methods_are_plain_values() -> None:
     one = Plain(at=(1, 2))
     assert one == method_from("plain", one.fields())

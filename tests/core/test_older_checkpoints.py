@@ -31,3 +31,12 @@ def test_a_checkpoint_of_the_version_before_answers_the_same(name, tmp_path):
     assert ([method.name for method in card.methods], card.fused) == METHODS[name]
     for loaded in (model, lf.load(lf.save(model, tmp_path / "again.safetensors"))):
         torch.testing.assert_close(loaded(answer["images"].float()), answer["outputs"], rtol=1e-5, atol=1e-5)
+
+
+def test_places_that_were_written_in_another_order_are_read_as_they_were_meant(tmp_path):
+    vit = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2)
+    path = lf.save(lf.apply(vit, lf.EViT(at=(1, 2))), tmp_path / "model.safetensors")
+    content = path.read_bytes()
+    assert content.count(rb"\"at\": [1, 2]") == 1
+    path.write_bytes(content.replace(rb"\"at\": [1, 2]", rb"\"at\": [2, 1]"))
+    assert lf.card_of(lf.load(path)).methods[0].at == (1, 2)

@@ -107,6 +107,37 @@ def test_what_needs_the_grid_is_refused_behind_what_leaves_it(kind: type[nn.Modu
             lf.apply(backbone("vit"), *order)
 
 
+class HandsOn(Branch):
+    hands_on = True
+
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
+        y = super().forward(x[..., :32], **mask)
+        return torch.cat([y, y[..., :1]], dim=-1)
+
+
+class TakesUp(HandsOn):
+    hands_on = False
+
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
+        return Branch.forward(self, x[..., :32], **mask)
+
+
+def test_a_module_between_blocks_is_refused_where_channels_are_handed_on() -> None:
+    class Between(Put, name="between"):
+        def _build(self, old: nn.Module, dim: int) -> nn.Module:
+            assert isinstance(old, Branch)
+            return self.kind(**old.parts())
+
+    METHODS.pop("between")
+    hands, takes = Between(paths=("blocks.1.mix",), kind=HandsOn), Between(paths=("blocks.2.mix",), kind=TakesUp)
+    for path in ("blocks.1.pre", "blocks.3.pre"):
+        model = lf.apply(backbone("vit"), hands, takes, Put(paths=(path,)))
+        assert model(images(model)).shape == (2, 5)
+    for order in ((hands, takes, Put(paths=("blocks.2.pre",))), (Put(paths=("blocks.2.pre",)), takes, hands)):
+        with pytest.raises(ValueError, match=r"blocks\.2\.pre \(Shift\) .* but blocks\.1\.mix \(HandsOn\) hands"):
+            lf.apply(backbone("vit"), *order)
+
+
 def test_a_fused_model_takes_no_more_methods_and_is_not_fused_again() -> None:
     fused = lf.fuse(backbone("vit"))
     with pytest.raises(ValueError, match="this model is fused; apply methods to the model before"):
@@ -127,6 +158,21 @@ def test_fuse_proves_itself() -> None:
         lf.fuse(model)
     assert card_of(fold(model)).fused
     assert card_of(lf.fuse(model, verify=False)).fused
+
+
+class FoldsInEvaluation(Branch):
+    def fused(self) -> nn.Module:
+        assert not self.training
+        return Branch(**self.parts())
+
+
+def test_modules_fold_in_evaluation_mode_and_the_model_stays_in_training() -> None:
+    model: Any = lf.adopt(backbone("vit")).train()
+    model.blocks[0].mix = FoldsInEvaluation(**model.blocks[0].mix.parts())
+    folded: Any = fold(model)
+    assert type(folded.blocks[0].mix) is Branch
+    assert not any(module.training for module in folded.modules())
+    assert all(module.training for module in model.modules())
 
 
 def test_a_model_that_answers_nan_is_not_fused() -> None:
@@ -152,6 +198,14 @@ def test_unknown_run_time_options_are_refused() -> None:
         lf.with_options(lean, magic=1)
     with pytest.raises(ValueError, match="keep_rate"):
         lf.with_options(lean, keep_rate=1.5)
+
+
+@pytest.mark.parametrize("other", ["evit:keep_rate=0.9,at=(2,)", "tome:keep_rate=0.9,at=(2,)"])
+def test_every_method_that_has_a_run_time_option_gets_it(other: str) -> None:
+    lean = lf.apply(backbone("vit"), lf.parse_method("evit:keep_rate=0.8,at=(1,)"), lf.parse_method(other))
+    faster: Any = lf.with_options(lean, keep_rate=0.5)
+    assert [method.fields()["keep_rate"] for method in card_of(faster).methods] == [0.5, 0.5]
+    assert [faster.blocks[i].mix.keep_rate for i in (1, 2)] == [0.5, 0.5]
 
 
 def test_with_options_leaves_the_model_it_was_given() -> None:

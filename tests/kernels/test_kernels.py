@@ -13,7 +13,12 @@ from leanformer.core import Block, Branch
 from leanformer.layers.products import linear_gelu, linear_gelu_reference, three_products, three_products_reference
 from leanformer.methods.riformer.affine import NormResidual
 from leanformer.methods.riformer.fast import MixerFreeBlock
-from leanformer.methods.riformer.kernels.mixer_free import block_by_products, channel_sums, path_block_by_products
+from leanformer.methods.riformer.kernels.mixer_free import (
+    block_by_products,
+    channel_sums,
+    one_pass_takes,
+    path_block_by_products,
+)
 
 INTERPRETED = """
 import torch
@@ -21,16 +26,15 @@ from leanformer.methods.riformer.kernels.mixer_free import block_by_products, ch
 from leanformer.methods.riformer.kernels.mixer_free import path_block_by_products
 from leanformer.methods.riformer.kernels.mixer_free_triton import block_in_one_pass, path_block_in_one_pass
 torch.manual_seed(0)
-for channels, pixels in ((32, 50), (48, 130), (64, 49)):
-    hidden = 4 * channels
+for channels, pixels, hidden in ((32, 50, 128), (48, 130, 192), (64, 49, 256), (32, 50, 96), (64, 20, 16)):
     x = torch.randn(2, pixels, channels) * 2 + 0.3
     norms = [[torch.randn(channels) * 0.3 + g, torch.randn(channels) * 0.3] for g in (0, 1)]
     fc1 = [torch.randn(hidden, channels) * 0.2, torch.randn(hidden) * 0.1]
     fc2 = [torch.randn(channels, hidden) * 0.1, torch.randn(channels) * 0.1]
     y, sums = block_in_one_pass(x, channel_sums(x), *norms, fc1, fc2, 1e-5)
     truth, true_sums = block_by_products(x, channel_sums(x), *norms, fc1, fc2, 1e-5)
-    assert (y - truth).norm() < 1e-3 * truth.norm(), (channels, pixels, (y - truth).abs().max())
-    assert (sums - true_sums).norm() < 1e-3 * true_sums.norm(), (channels, pixels)
+    assert (y - truth).norm() < 1e-3 * truth.norm(), (channels, pixels, hidden, (y - truth).abs().max())
+    assert (sums - true_sums).norm() < 1e-3 * true_sums.norm(), (channels, pixels, hidden)
     for hidden in (channels, 2 * channels):
         w, b = torch.randn(channels, channels) * 0.2, torch.randn(channels) * 0.1
         into = [torch.randn(hidden, channels) * 0.2, torch.randn(hidden) * 0.1]
@@ -58,6 +62,14 @@ def test_the_one_pass_kernel_agrees_with_plain_torch_under_the_interpreter():
         text=True,
     )
     assert run.stdout.strip() == "equal", run.stderr[-2000:]
+
+
+def test_a_block_runs_as_one_kernel_only_in_shapes_that_the_kernel_takes():
+    taken = {16: 64, 32: 96, 48: 192, 64: 256, 96: 16, 128: 512, 160: 640, 192: 768}
+    refused = {8: 32, 12: 64, 24: 96, 56: 224, 72: 288, 112: 448, 320: 1280, 64: 40, 96: 8}
+    assert all(one_pass_takes(*shape) for shape in taken.items())
+    assert not any(one_pass_takes(*shape) for shape in refused.items())
+    assert [MixerFreeBlock(mixer_free_block(dim)).one_pass for dim in (24, 32)] == [False, True]
 
 
 def test_a_mixer_free_block_from_channel_sums_is_the_block_in_float64():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import FUSED, Branch, decision_paths, kept_patches, single_patches, taps, trace
-from leanformer.layers.attention import attend
+from leanformer.layers.attention import attend, class_attention, mean_attention
 from leanformer.methods.evit.method import Reorganise
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
@@ -70,29 +70,18 @@ def test_the_fast_path_agrees_with_the_equations_head_by_head(name, arguments, f
         assert (branch(x) - reference(branch, x, prefix, 0.6, fuse)).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
 @pytest.mark.parametrize("options", [{}, {"qk_norm": True, "scale_norm": True, "gated": True, "qkv_bias": True}])
-def test_attend_is_timms_attention_and_reads_the_scores_of_its_map(options, mask):
+def test_attend_is_timms_attention_and_reads_the_scores_of_its_map(options):
     attention = randomise(Attention(32, num_heads=4, norm_layer=nn.LayerNorm, **options)).double().eval()
     x = torch.randn(2, 9, 32, dtype=torch.float64)
-    allowed = torch.rand(2, 1, 9, 9) > 0.3
-    allowed[..., 0] = True
-    given = {
-        "none": {},
-        "causal": {"is_causal": True},
-        "bool": {"attn_mask": allowed},
-        "float": {"attn_mask": torch.randn(2, 4, 9, 9, dtype=torch.float64)},
-    }[mask]
-    y, row = attend(attention, x, "class", **given)
-    assert torch.allclose(y, attention(x, **given), atol=1e-12)
+    y, row = attend(attention, x, "class")
+    assert torch.allclose(y, attention(x), atol=1e-12)
     seen = []
     attention.fused_attn = False
     attention.attn_drop.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
-    if mask == "bool":  # timm's unfused attention adds masks, so it wants numbers
-        given = {"attn_mask": torch.zeros_like(allowed, dtype=x.dtype).masked_fill(~allowed, -math.inf)}
-    attention(x, **given)
+    attention(x)
     assert torch.allclose(row, seen[0][:, :, 0].mean(1), atol=1e-12)
-    assert torch.allclose(attend(attention, x, "mean", **given)[1], seen[0].mean((1, 2)), atol=1e-12)
+    assert torch.allclose(attend(attention, x, "mean")[1], seen[0].mean((1, 2)), atol=1e-12)
 
 
 def test_half_precision_ranks_by_float32_scores():
@@ -100,6 +89,15 @@ def test_half_precision_ranks_by_float32_scores():
     y, row = attend(attention, torch.randn(2, 9, 32).bfloat16())
     assert y.dtype == torch.bfloat16
     assert row.dtype == torch.float32
+
+
+@pytest.mark.parametrize("score", [class_attention, mean_attention])
+def test_scores_keep_their_digits_in_half_precision_and_under_autocast(score):
+    q, k = (3 * torch.randn(2, 4, 9, 8, generator=torch.Generator().manual_seed(i)).bfloat16() for i in (0, 1))
+    exact = score(q.double(), k.double()).float()
+    assert torch.allclose(score(q, k), exact, rtol=1e-4, atol=1e-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.allclose(score(q, k), exact, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("depth", "places"), [(12, (3, 6, 9)), (16, (4, 8, 12)), (24, (6, 12, 18)), (6, (1, 3, 4))])

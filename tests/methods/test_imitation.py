@@ -202,6 +202,31 @@ def test_imitating_layers_by_index_must_exist():
         lf.RIFormer(layers=(6,)).objective(model, None)
 
 
+def test_blocks_behind_dropped_tokens_are_refused_before_training():
+    teacher, evit, late = randomise(tiny()), lf.EViT(at=(3,)), lf.RIFormer(blocks=(4, 5))
+    student = lf.apply(teacher, late, evit)
+    with pytest.raises(ValueError, match=r"blocks\.4 is to imitate .* but blocks\.3\.mix drops.*layers=0"):
+        late.objective(student, teacher)
+    assert late.objective(student, None) is not None  # without a teacher nothing is imitated
+    off = late.replace(layers=0).objective(student, teacher)
+    images = torch.randn(2, 3, 32, 32)
+    assert set(off(step_of(off, student, {"teacher": teacher}, images))) == {"logits"}
+    early = lf.RIFormer(blocks=(0, 1))
+    student = lf.apply(teacher, early, evit)
+    objective = early.objective(student, teacher)
+    assert "block" in objective(step_of(objective, student, {"teacher": teacher}, images))
+
+
+def test_slimmed_tokens_are_imitated_where_the_teacher_slims_alike():
+    plain = randomise(tiny())
+    teacher, method = lf.apply(plain, lf.SiT(at=(2,))), lf.RIFormer(blocks=(4, 5))
+    student = lf.apply(teacher, method)
+    objective = method.objective(student, teacher)
+    assert "block" in objective(step_of(objective, student, {"teacher": teacher}, torch.randn(2, 3, 32, 32)))
+    with pytest.raises(ValueError, match=r"blocks\.2\.pre drops, merges or mixes"):
+        method.objective(student, plain)
+
+
 def test_a_perfect_student_imitates_at_no_loss():
     teacher = tiny()
     for block in teacher.blocks:

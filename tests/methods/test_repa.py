@@ -246,6 +246,17 @@ def test_the_ramp_starts_as_the_backbone_and_ends_in_the_form_that_folds():
     assert lf.RePa(schedule="linear").schedule == "linear"
 
 
+@pytest.mark.parametrize("first", [0.0, 10.0])
+def test_every_ffn_follows_the_ramp_that_it_was_made_with(first):
+    methods = lf.RePa(blocks=(0, 1), ramp_epochs=first), lf.RePa(blocks=(2, 3), ramp_epochs=5.0)
+    for order in (methods, methods[::-1]):
+        model = lf.apply(backbone("vit"), *order)
+        for method in order:
+            method.advance(model, 2.5)
+        progress = [float(getattr(block.ffn, "progress", 1.0)) for block in model.blocks]
+        assert progress == [0.25 if first else 1.0] * 2 + [0.5] * 2
+
+
 @pytest.mark.exhaustive
 def test_a_row_of_table_6_is_a_whole_detector_with_the_papers_latency_and_accuracy_beside_it():
     row = next(row for row in TABLES.rows if row.model == "RetinaNet, RePa-Swin-Small, fused")

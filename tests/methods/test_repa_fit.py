@@ -155,6 +155,13 @@ def test_refining_a_layer_lowers_its_error():
     assert left(refined) < 0.97 * left(into)
 
 
+def test_an_activation_with_parameters_is_left_without_gradients():
+    teacher = backbone("caformer")
+    fitted = lf.calibrate(lf.apply(teacher, lf.RePa(refine_steps=2)), teacher, images(teacher, 4))
+    assert any(True for block in lf.blocks_of(fitted).values() for _ in block.ffn.act.parameters())
+    assert all(parameter.grad is None for parameter in fitted.parameters())
+
+
 def test_the_teacher_must_have_the_ffn_that_was_replaced():
     teacher = lf.create("vit", **VIT)
     model = lf.apply(teacher, lf.RePa(refine_steps=0))

@@ -12,7 +12,7 @@ import leanformer as lf
 from leanformer.core import Step, View, blocks_of, taps, traced
 from leanformer.methods.sit.method import slimmed_counts, split
 from leanformer.methods.sit.recalibration import recalibrator, unpooling
-from leanformer.methods.sit.slimming import FusedSlimming, TokenSlimming, lay_out, pooling_prior
+from leanformer.methods.sit.slimming import FusedSlimming, TokenSlimming, lay_out, pooling_prior, resample
 
 TINY: dict[str, Any] = {
     "img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5
@@ -191,6 +191,34 @@ def test_the_prior_follows_the_size_of_the_images():
     assert [rows.shape for rows in traced(model, torch.randn(1, 3, 48, 32))] == [(1, 8, 24), (1, 4, 24)]
 
 
+def test_the_prior_follows_the_shape_of_a_plane_with_as_many_patches():
+    model = lf.apply(vit(dynamic_img_size=True), lf.SiT(at=(1,)))
+    prior = blocks_of(model)["blocks.1"].pre.prior
+    model(torch.randn(1, 3, 64, 16))
+    torch.testing.assert_close(prior(16), resample(prior.bias, (4, 4), (8, 2)))
+    model(IMAGES)
+    assert torch.equal(prior(16), prior.bias)
+
+
+def test_images_of_another_size_seen_before_do_not_change_what_is_built(tmp_path):
+    backbone, method = vit(dynamic_img_size=True), lf.SiT(at=(1, 2))
+    backbone(torch.randn(1, 3, 48, 48))
+    model = lf.apply(backbone, method)
+    assert tokens_after(model) == [17, 9, 5, 5]
+    again = lf.load(lf.save(model, tmp_path / "slim.safetensors"))
+    assert torch.equal(again(IMAGES), model(IMAGES))
+    model(torch.randn(1, 3, 48, 48))
+    objective = method.objective(model, backbone)
+    assert objective is not None
+    assert objective.size == (4, 4)
+
+
+def test_a_size_that_the_backbone_was_given_later_is_its_own():
+    backbone = vit()
+    backbone.set_input_size(img_size=48)
+    assert lf.SiT(at=(1,)).counts(backbone) == [36, 18]
+
+
 def test_a_copy_follows_its_own_images():
     model = lf.apply(vit(dynamic_img_size=True), lf.SiT(at=(1,)))
     other = copy.deepcopy(model)
@@ -228,6 +256,22 @@ def test_static_operators_slim(operator: Any, counts: list[int], start: Any):
     model = lf.apply(vit(), lf.SiT(operator=operator, keep_ratio=ratio, at=(1, 2), start=start)).eval()
     assert tokens_after(model) == counts
     torch.testing.assert_close(lf.fuse(model)(IMAGES), model(IMAGES), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("operator", ["pool", "conv"])
+def test_passes_at_other_sizes_in_between_change_nothing_for_planes(operator: Any):
+    """As in another thread, or before the recomputation of gradient checkpointing."""
+    model = lf.apply(vit(dynamic_img_size=True), lf.SiT(operator=operator, keep_ratio=0.25, at=(1, 2))).train()
+    model.set_grad_checkpointing(True)
+    small, large = model(IMAGES), model(torch.randn(2, 3, 48, 32))
+    (small.sum() + large.sum()).backward()
+    first, second = (blocks_of(model)[f"blocks.{i}"].pre for i in (1, 2))
+    x = torch.randn(1, 17, 32)
+    assert [first(x).shape[1], second(first(x)).shape[1]] == [5, 2]
+    decided = first.fn(x[:, 1:].mT.unflatten(2, (4, 4)))
+    assert first.provenance(decided, 16).shape == (1, 4, 16)
+    with pytest.raises(ValueError, match="7 patch tokens do not fill the plane of 3 x 2 patches"):
+        second(torch.randn(1, 8, 32))
 
 
 def test_the_token_mlp_starts_as_soft_pooling_exactly():
@@ -282,6 +326,17 @@ def test_every_block_is_supervised_and_the_reverse_modules_learn():
     sum(terms.values()).backward()  # type: ignore[union-attr]
     assert all(p.grad is not None and p.grad.isfinite().all() for p in objective.parameters())
     assert student.get_parameter("blocks.1.pre.fc1.weight").grad.count_nonzero()
+
+
+@pytest.mark.parametrize("other", [lf.EViT(at=(2,)), lf.ToMe(at=(2,))])
+def test_tokens_that_others_drop_too_are_refused_before_training(other: Any):
+    teacher, method = vit(), lf.SiT(at=(1,))
+    student = lf.apply(teacher, method, other)
+    with pytest.raises(ValueError, match=r"blocks\.2\.mix \(\w+\) drops.*lambda_token=0"):
+        method.objective(student, teacher)
+    logits = method.replace(lambda_token=0).objective(student, teacher)
+    assert logits is not None
+    assert set(logits(step(logits, student, teacher=teacher))) == {"cls", "logits"}
 
 
 def test_the_objective_needs_no_teacher_only_when_there_is_none():
@@ -370,7 +425,7 @@ def test_a_cnn_teaches_the_distillation_token(name: str, arguments: dict[str, An
     with pytest.raises(ValueError, match="'cnn'"):
         objective(step(objective, student, images, teacher=teacher))
     with pytest.raises(ValueError, match="distillation token"):
-        method.objective(lf.apply(vit(), lf.SiT()), teacher)
+        method.objective(lf.apply(vit(), method), teacher)
 
 
 # with other methods, and out of the door

@@ -12,7 +12,7 @@ TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads
 
 
 def test_the_new_norm_is_a_batch_norm_with_a_learnt_shortcut():
-    norm = randomise(ProgressiveNorm(torch.nn.LayerNorm(6), 6, "NLC", ramp=False)).double().eval()
+    norm = randomise(ProgressiveNorm(torch.nn.LayerNorm(6), 6, "NLC")).double().eval()
     x = torch.randn(3, 4, 6, dtype=torch.float64)
     batch = norm.batch
     for c in range(6):
@@ -37,6 +37,17 @@ def test_the_old_norm_fades_linearly_and_the_batch_norm_takes_over():
         norm.affine()
     assert method.advance(model, 12.0) == {"slab_progress": 1.0}
     assert not any(isinstance(m, ProgressiveNorm) for m in lf.fuse(randomise(model)).modules())  # fuse proves itself
+
+
+@pytest.mark.parametrize("first", [0.0, 10.0])
+def test_every_norm_follows_the_ramp_that_it_was_made_with(first):
+    methods = lf.SLAB(blocks=(0, 1), ramp_epochs=first), lf.SLAB(blocks=(2, 3), ramp_epochs=5.0)
+    for order in (methods, methods[::-1]):
+        model = lf.apply(backbone("vit"), *order)
+        for method in order:
+            method.advance(model, 2.5)
+        progress = [float(getattr(block.ffn.norm, "progress", 1.0)) for block in model.blocks]
+        assert progress == [0.25 if first else 1.0] * 2 + [0.5] * 2
 
 
 @pytest.mark.parametrize("family", ["vit", "lvvit", "poolformer", "caformer", "mixer", "swin"])

@@ -93,6 +93,23 @@ def test_wrong_options_say_what_would_work(options: dict, message: str):
         lf.ToMe(**options)
 
 
+def test_a_block_whose_tokens_another_method_reduces_is_refused_by_its_name():
+    reduced = lf.apply(backbone("vit"), lf.EViT(at=(1,)))
+    with pytest.raises(ValueError, match=r"keys of attention, and blocks\.1\.mix of VisionTransformer is Reorganise"):
+        lf.apply(reduced, lf.ToMe())
+    merged = lf.apply(backbone("vit"), lf.ToMe(at=(1,)))
+    with pytest.raises(ValueError, match=r"by attention, and blocks\.1\.mix of VisionTransformer is Merge"):
+        lf.apply(merged, lf.EViT(at=(1,)))
+
+
+def test_slimming_before_merged_tokens_works_and_behind_them_is_refused():
+    merging, x = lf.ToMe(at=(1,)), torch.zeros(1, 3, 32, 32)
+    assert lf.apply(backbone("vit"), merging, lf.SiT(at=(1,), start="random"))(x).shape == (1, 5)
+    for order in ((merging, lf.SiT(at=(3,), start="random")), (lf.SiT(at=(3,), start="random"), merging)):
+        with pytest.raises(ValueError, match=r"blocks\.3\.pre \(TokenSlimming\) .* blocks\.2\.mix \(Merge\) hands"):
+            lf.apply(backbone("vit"), *order)
+
+
 def test_settings_for_other_numbers_of_blocks_are_refused():
     with pytest.raises(ValueError, match="one for each of the 4 blocks"):
         lf.apply(backbone("vit"), lf.ToMe(merged=(1, 2)))

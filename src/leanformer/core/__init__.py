@@ -2,7 +2,7 @@
 
 from .answers import HasEvidence, HasFixedPass, OptimisesInside, evidence_of
 from .block import Block, Branch, Grid, Layout, Slot, blocks_of, slots_of
-from .calibration import Calibratable, calibrate, recalibrate, starts_from, uncalibrated
+from .calibration import Calibratable, Ramped, calibrate, recalibrate, starts_from, uncalibrated
 from .card import (
     Card,
     card_json,
@@ -19,7 +19,7 @@ from .card import (
 from .checked import one_line
 from .choices import Choices
 from .files import check_file
-from .inputs import check_whole, halved, image_size, input_of, pooling_of, set_input
+from .inputs import check_whole, halved, image_size, input_of, patch_plane, pooling_of, set_input
 from .method import METHODS, Build, Fusible, Method, method_from, methods_on, parse_method, select
 from .objective import Objective, Step, Sum, View, learnable, taps
 from .optimised import HasPlainForm, plain_of
@@ -27,6 +27,7 @@ from .plan import apply, fold, fuse, share, with_options
 from .reduce import (
     FUSED,
     Decision,
+    HandsOn,
     NeedsGrid,
     Reducer,
     decision_paths,
@@ -55,6 +56,7 @@ __all__ = [
     "Decision",
     "Fusible",
     "Grid",
+    "HandsOn",
     "HasEvidence",
     "HasFixedPass",
     "HasPlainForm",
@@ -64,6 +66,7 @@ __all__ = [
     "NeedsGrid",
     "Objective",
     "OptimisesInside",
+    "Ramped",
     "Reducer",
     "Rewrite",
     "Slot",
@@ -95,6 +98,7 @@ __all__ = [
     "one_line",
     "parse_method",
     "parse_options",
+    "patch_plane",
     "plain_of",
     "pooling_of",
     "read",

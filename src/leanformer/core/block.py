@@ -6,6 +6,7 @@
 B batch, N tokens, C channels, H x W the grid of patches.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from .recompute import recomputing, statistics_kept
 
 Layout = Literal["NLC", "NHWC", "NCHW"]
+Size = tuple[int, int]
 Slot = Literal["pre", "mix", "ffn"]
 
 
@@ -22,7 +24,8 @@ class Grid:
 
     One object is shared by all blocks of a resolution. The backbone tells it every size of plane that it meets, and a
     module asks for the plane of the number of patches it was given: so a pass at another size in between, in another
-    thread or before a recomputation, changes nothing for this one.
+    thread or before a recomputation, changes nothing for this one, unless its plane has another shape and the same
+    number of patches (8 x 2 and 4 x 4): of those the one seen last is answered.
 
     >>> grid = Grid(prefix=1, size=(14, 14))
     >>> grid.see((6, 6))
@@ -30,32 +33,36 @@ class Grid:
     (37, (14, 14), (6, 6))
     """
 
-    def __init__(self, prefix: int, size: tuple[int, int]):
+    def __init__(self, prefix: int, size: Size):
         self.prefix = prefix
         self.size = size
         self._planes = {size[0] * size[1]: size}
 
-    def see(self, size: tuple[int, int]) -> None:
+    def see(self, size: Size) -> None:
         """Learn the plane of the images that come now."""
         if size != self.size:
             self.size = size
             self._planes = {**self._planes, size[0] * size[1]: size}
 
-    def plane(self, patches: int) -> tuple[int, int]:
+    def plane(self, patches: int, made_smaller: Callable[[Size], Size] = lambda size: size) -> Size:
         """Height and width of the plane that so many patches fill.
 
         Args:
             patches: how many tokens there are behind the prefix.
+            made_smaller: a plane of the backbone → what is left of it at this place of the model; by default all.
+
+        >>> Grid(prefix=1, size=(14, 14)).plane(49, lambda size: (size[0] // 2, size[1] // 2))
+        (7, 7)
         """
-        if self.size[0] * self.size[1] == patches:
-            return self.size
-        if patches not in self._planes:
-            height, width = self.size
-            raise ValueError(
-                f"{patches} patch tokens do not fill the plane of {height} x {width} patches; what needs the plane "
-                "needs all patches in their places"
-            )
-        return self._planes[patches]
+        for size in (self.size, *self._planes.values()):
+            height, width = made_smaller(size)
+            if height * width == patches:
+                return height, width
+        height, width = made_smaller(self.size)
+        raise ValueError(
+            f"{patches} patch tokens do not fill the plane of {height} x {width} patches; what needs the plane "
+            "needs all patches in their places"
+        )
 
     @property
     def tokens(self) -> int:

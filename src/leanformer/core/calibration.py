@@ -9,17 +9,18 @@ What a finished block answers is kept and replayed to the next one, so the whole
 import contextlib
 import copy
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .block import Block, blocks_of
+from .block import Block, blocks_of, slots_of
 from .card import Card, card_of
 from .inputs import check_whole
 from .plan import apply
+from .reduce import arrangements, same_tokens
 
 
 @runtime_checkable
@@ -27,6 +28,17 @@ class Calibratable(Protocol):
     """A slot module that can start from data. All tensors are whole slots: (n, N, C) or (n, C, H, W)."""
 
     def fit(self, x: Tensor, teacher_x: Tensor, teacher_y: Tensor, teacher: nn.Module) -> None: ...
+
+
+@runtime_checkable
+class Ramped(Protocol):
+    """A slot module that can start training as the module that it replaced and turn into its new form by epochs.
+
+    With `ramp_epochs` above 0 its first form computes with the old module's weights, which a fit to the new form would
+    take away.
+    """
+
+    ramp_epochs: float
 
 
 class _Stop(Exception):
@@ -165,29 +177,55 @@ def calibrate(
         images: (n, C, H, W) as the model sees them when it is evaluated, or batches of such.
         batch: Images at a time.
         slots: Paths of the slots to fit; all that can be fitted by default.
+
+    Raises:
+        ValueError: There are no images, or a slot of `slots` cannot be fitted.
     """
     check_whole(model)
     check_whole(teacher, "the teacher")
-    batches = list(images.split(batch)) if isinstance(images, Tensor) else list(images)
+    batches = list(_batches(images, batch))
     new, teacher = copy.deepcopy(model).eval(), copy.deepcopy(teacher).eval()
+    chosen = _chosen(new, slots)
+    paired = same_tokens(arrangements(new), arrangements(teacher))
     mine, theirs = _Run(new, batches), _Run(teacher, batches)
-    chosen = None if slots is None else set(slots)
     for path, block in blocks_of(new).items():
-        able = [f"{path}.{slot}" for slot in block.slots if isinstance(getattr(block, slot), Calibratable)]
-        able = [slot for slot in able if chosen is None or slot in chosen]
-        for slot in able:
-            _fit(mine, theirs, slot)
-        if able:
+        here = [slot for slot in (f"{path}.{name}" for name in block.slots) if slot in chosen]
+        for slot in here:
+            _fit(mine, theirs, slot, slot in paired)
+        if here:
             mine.finish(path)
             theirs.finish(path)
     mine.restore()
     return new.train(model.training)
 
 
-def _fit(mine: _Run, theirs: _Run, path: str) -> None:
-    xs, teacher_xs = mine.input_of(path), theirs.input_of(path)
-    if teacher_xs[0].shape != xs[0].shape:  # tokens were dropped before: ask the teacher what it makes of ours
-        teacher_xs = xs
+def _chosen(model: nn.Module, slots: Iterable[str] | None) -> set[str]:
+    """The slots to fit: those named, or all that can be fitted."""
+    able = {path for path, slot in slots_of(model).items() if isinstance(slot, Calibratable)}
+    chosen = able if slots is None else set(slots)
+    wrong = sorted(chosen - able)
+    if wrong:
+        raise ValueError(
+            f"{wrong[0]} is no slot that can be fitted; this model has: {', '.join(sorted(able)) or 'none'}"
+        )
+    return chosen
+
+
+def _batches(images: Tensor | Iterable[Tensor], batch: int) -> Iterator[Tensor]:
+    """The images in batches; refuses where there is none."""
+    found = False
+    for part in images.split(batch) if isinstance(images, Tensor) else images:
+        if len(part):
+            found = True
+            yield part
+    if not found:
+        raise ValueError("there are no images to calibrate by; give at least one batch")
+
+
+def _fit(mine: _Run, theirs: _Run, path: str, paired: bool) -> None:
+    """Fit one slot; where its tokens are not the teacher's one by one, to what the teacher makes of ours."""
+    xs = mine.input_of(path)
+    teacher_xs = theirs.input_of(path) if paired else xs
     slot = theirs.model.get_submodule(path)
     teacher_y = torch.cat([slot(x) for x in teacher_xs])
     mine.model.get_submodule(path).fit(torch.cat(xs), torch.cat(teacher_xs), teacher_y, slot)  # type: ignore[operator]
@@ -200,10 +238,17 @@ def recalibrate(model: nn.Module, images: Tensor | Iterable[Tensor], batch: int 
     The moving averages of training lag behind the weights and see augmented images; fuse folds whatever they hold.
     Everything but the batch norms runs in evaluation mode.
 
+    Args:
+        model: A model with batch norms.
+        images: (n, C, H, W) as the model sees them when it is evaluated, or batches of such.
+        batch: Images at a time.
+
+    Raises:
+        ValueError: There are no images, or the model has no batch norm.
+
     >>> recalibrate(nn.BatchNorm2d(3), torch.ones(16, 3, 8, 8)).running_mean
     tensor([1., 1., 1.])
     """
-    batches = list(images.split(batch)) if isinstance(images, Tensor) else images
     new = copy.deepcopy(model).eval()
     norms = [m for m in new.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
@@ -212,7 +257,7 @@ def recalibrate(model: nn.Module, images: Tensor | Iterable[Tensor], batch: int 
     for norm in norms:
         norm.reset_running_stats()
         norm.train().momentum = None  # the plain mean over batches
-    for part in batches:
+    for part in _batches(images, batch):
         new(part)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

@@ -80,6 +80,20 @@ def image_size(model: nn.Module) -> int | tuple[int, int] | None:
     return next((place.img_size for place in places if getattr(place, "img_size", None)), None)  # type: ignore[union-attr]
 
 
+def patch_plane(model: nn.Module) -> tuple[int, int] | None:
+    """Height and width of the plane of patches at the model's own image size, whatever images it saw since.
+
+    None where the patch embedding does not tell.
+
+    >>> import leanformer as lf
+    >>> patch_plane(lf.create("deit_tiny_patch16_224", depth=1))
+    (14, 14)
+    """
+    places = (getattr(model, "patch_embed", None), getattr(model, "stem", None))
+    found = next((place.grid_size for place in places if getattr(place, "grid_size", None)), None)  # type: ignore[union-attr]
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
 def pooling_of(model: nn.Module) -> str | None:
     """The name of the pooling before the classifier, where timm's `reset_classifier` can change it.
 

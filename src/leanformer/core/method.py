@@ -184,10 +184,21 @@ def select(
     return chosen
 
 
-def refuse_repeated(at: Sequence[int] | None) -> None:
-    """Refuse blocks of which one is named twice."""
-    if at is not None and len(set(at)) != len(at):
-        raise ValueError(f"at is {at}; give different blocks, counted from 0, e.g. (3, 6, 9)")
+def refuse_unordered(option: str, places: Sequence[int] | None) -> None:
+    """Refuse blocks or stages that do not rise, so that values given one for each of them go where the user means.
+
+    Args:
+        option: what the method calls the places.
+        places: numbers of blocks or stages, or None.
+
+    >>> refuse_unordered("at", (6, 3))
+    Traceback (most recent call last):
+    ValueError: at is (6, 3); give different numbers in rising order, counted from 0, e.g. (3, 6, 9)
+    """
+    if places is not None and list(places) != sorted(set(places)):
+        raise ValueError(
+            f"{option} is {places}; give different numbers in rising order, counted from 0, e.g. (3, 6, 9)"
+        )
 
 
 def _within(what: str, chosen: Collection[int] | None, allowed: range) -> None:

@@ -130,6 +130,11 @@ class Sum(Objective):
             data = part.data_form(data, seed)
         return data
 
+    @property
+    def judge(self) -> Callable[..., Any] | None:  # type: ignore[override]
+        """The way of the first part that has one."""
+        return next((part.judge for part in self._objectives() if part.judge is not None), None)
+
     def student_taps(self) -> frozenset[str]:
         return frozenset().union(*(part.student_taps() for part in self._objectives()))
 

@@ -14,7 +14,7 @@ from .block import slots_of
 from .card import card_of, set_card
 from .method import Build, Fusible, Method
 from .optimised import plain_of
-from .reduce import LeavesGrid, NeedsGrid, refuse_maps
+from .reduce import HandsOn, LeavesGrid, NeedsGrid, refuse_maps
 from .rewrite import LocalRewrite
 
 FUSE = LocalRewrite("fuse", lambda module: isinstance(module, Fusible), lambda module: module.fused())
@@ -48,15 +48,14 @@ def apply(model: nn.Module, *methods: Method, seed: int = 0) -> nn.Module:
         _swap(new, plan, seed)
     set_card(new, card.replace(methods=tuple(sorted((*card.methods, *methods), key=repr)), claims=claims))
     _check_tokens(new)
+    _check_channels(new)
     refuse_maps(new)
     return new.train(model.training)
 
 
 def fold(model: nn.Module) -> nn.Module:
     """Fuse without a proof, for models whose weights are still to come: every fusible module becomes its `fused()`."""
-    new = copy.deepcopy(model).eval()
-    for path in FUSE.places(new):
-        new.set_submodule(path, new.get_submodule(path).fused().eval())  # type: ignore[operator]
+    new = (FUSE.apply(model) or copy.deepcopy(model)).eval()
     return set_card(new, card_of(model).replace(fused=True))
 
 
@@ -87,25 +86,25 @@ def with_options(model: nn.Module, **options: Any) -> nn.Module:
 
     Args:
         model: a model with methods on it.
-        **options: run-time options of these methods, such as `keep_rate=0.5`.
+        **options: run-time options of these methods, such as `keep_rate=0.5`; every method that has one gets it.
     """
     model = plain_of(model)
     card = card_of(model)
+    known: set[str] = set().union(*(method.runtime for method in card.methods))
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"'{option}' is no run-time option of this model; it has: {', '.join(sorted(known)) or 'none'}"
+            )
     new = share(model)
-    left = dict(options)
     methods = []
     for method in card.methods:
-        mine = {key: left.pop(key) for key in list(left) if key in method.runtime}
+        mine = {key: value for key, value in options.items() if key in method.runtime}
         changed = method.replace(**mine) if mine else method
         methods.append(changed)
         if mine:
             _swap(new, changed.swaps(new), seed=0)
             refuse_maps(new)
-    if left:
-        known = sorted(set().union(*(m.runtime for m in card.methods))) if card.methods else []
-        raise ValueError(
-            f"'{next(iter(left))}' is no run-time option of this model; it has: {', '.join(known) or 'none'}"
-        )
     return set_card(new, card.replace(methods=tuple(methods)))
 
 
@@ -162,6 +161,24 @@ def _check_tokens(model: nn.Module) -> None:
         left = module.leaves_grid if isinstance(module, LeavesGrid) else False
         if not inside and left:
             there, reducer = (left if isinstance(left, str) else False), path
+
+
+def _check_channels(model: nn.Module) -> None:
+    """Refuse a module before a block whose input has more channels than the block is wide.
+
+    Token mixers that leave such channels say so: `HandsOn`. The token mixer of the next block is to take them up, and a
+    module in the seam between both would find them among its own.
+    """
+    from_where = None
+    for path, slot in slots_of(model).items():
+        if from_where is not None and path.endswith(".pre") and not isinstance(slot, nn.Identity):
+            raise ValueError(
+                f"{path} ({type(slot).__name__}) takes tokens as wide as the block, but {from_where} "
+                f"({type(model.get_submodule(from_where)).__name__}) hands channels of its own on to the next block's "
+                "token mixer; put it at that block or before it, or leave one of both out"
+            )
+        if isinstance(slot, HandsOn):
+            from_where = path if slot.hands_on else None
 
 
 def _warn_of_fresh_statistics(model: nn.Module) -> None:

@@ -8,7 +8,7 @@ B batch, N tokens that come in (without the prefix), M that leave, P patches of 
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -53,6 +53,13 @@ class LeavesGrid(Protocol):
 
 
 @runtime_checkable
+class HandsOn(Protocol):
+    """A token mixer that leaves channels beyond the block's width for the next block's token mixer: see `Block`."""
+
+    hands_on: bool
+
+
+@runtime_checkable
 class NeedsGrid(Protocol):
     """A module that depends on where tokens lie: on the plane of patches (True), or on a named arrangement."""
 
@@ -93,14 +100,54 @@ def refuse_maps(model: nn.Module) -> None:
         model: a model with blocks, which is changed in place.
     """
     vars(model).pop("forward_intermediates", None)
-    moving = (
-        f"{path} ({type(slot).__name__})"
+    first = next(iter(moving(model)), None)
+    if first is not None and hasattr(model, "forward_intermediates"):
+        kind = type(model.get_submodule(first)).__name__
+        model.forward_intermediates = NoMaps(f"{first} ({kind})")  # type: ignore[assignment]
+
+
+def moving(model: nn.Module) -> dict[str, bool | str]:
+    """Slot path → how tokens lie behind the module there, for modules that move them, in the order in which they run.
+
+    True stands for no known order, a name for an arrangement: see `LeavesGrid`.
+
+    Args:
+        model: a model with blocks.
+    """
+    return {
+        path: slot.leaves_grid
         for path, slot in slots_of(model).items()
         if isinstance(slot, LeavesGrid) and slot.leaves_grid
-    )
-    first = next(moving, None)
-    if first is not None and hasattr(model, "forward_intermediates"):
-        model.forward_intermediates = NoMaps(first)  # type: ignore[assignment]
+    }
+
+
+def arrangements(model: nn.Module) -> dict[str, bool | str]:
+    """Slot path → how tokens lie behind it: False while none was moved, else as the last module that moved them says.
+
+    Args:
+        model: a model with blocks.
+
+    >>> import leanformer as lf
+    >>> set(arrangements(lf.create("deit_tiny_patch16_224", depth=1)).values())
+    {False}
+    """
+    moved, now, found = moving(model), False, {}
+    for path in slots_of(model):
+        found[path] = now = moved.get(path, now)
+    return found
+
+
+def same_tokens(one: Mapping[str, bool | str], other: Mapping[str, bool | str]) -> set[str]:
+    """The slots behind which two models have the same tokens in the same order; equal numbers alone do not say that.
+
+    Args:
+        one: `arrangements` of the one model.
+        other: those of the other.
+
+    >>> same_tokens({"a": False, "b": "8 tokens", "c": True}, {"a": False, "b": "4 tokens", "c": True})
+    {'a'}
+    """
+    return {path for path, order in one.items() if order is not True and order == other.get(path)}
 
 
 def reducers(model: nn.Module) -> dict[str, Reducer]:

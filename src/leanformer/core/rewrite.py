@@ -124,4 +124,4 @@ class LocalRewrite(AnyRewrite):
 
     def replacement(self, module: nn.Module) -> nn.Module:
         """The new module in the dtype and on the device of the old one, for inference; the old one may be used up."""
-        return self.build(module).eval()
+        return self.build(module.eval()).eval()

@@ -6,15 +6,15 @@
 B batch, H heads, N tokens, D channels of a head, C channels.
 """
 
+import contextlib
+
 import torch
 import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor
 
 
-def attend(
-    attention: Attention, x: Tensor, score: str = "class", attn_mask: Tensor | None = None, is_causal: bool = False
-) -> tuple[Tensor, Tensor]:
+def attend(attention: Attention, x: Tensor, score: str = "class") -> tuple[Tensor, Tensor]:
     """What `attention(x)` gives, (B, N, C), and the attention that each token receives, (B, N).
 
     `score` is "class" for the first token's row or "mean" for the mean over all rows. In training the scores are the
@@ -26,14 +26,12 @@ def attend(
     (torch.Size([4, 10, 64]), torch.Size([4, 10]))
     """
     own = getattr(attention, "attend_with_class_row", None)
-    if own is not None and score == "class" and attn_mask is None and not is_causal:
+    if own is not None and score == "class":
         return own(x)
     q, k, v = project(attention, x)  # (B, H, N, D) each
     dropout = attention.attn_drop.p if attention.training else 0.0
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=is_causal)
-    bias = _mask_as_bias(attn_mask, is_causal, x)
-    received = SCORES[score](q, k, bias)  # (B, N)
-    return join_heads(attention, x, y), received
+    y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+    return join_heads(attention, x, y), SCORES[score](q, k)
 
 
 def project(attention: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,7 +46,7 @@ def project(attention: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return attention.q_norm(q), attention.k_norm(k), v
 
 
-def class_attention(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
+def class_attention(q: Tensor, k: Tensor) -> Tensor:
     """The attention of the first token to all tokens, mean over heads: one row of the map, (B, N).
 
     >>> class_attention(torch.zeros(1, 2, 4, 8), torch.zeros(1, 2, 4, 8))
@@ -56,12 +54,10 @@ def class_attention(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     # a sum of products and no matmul: k is a strided view, which a matmul would first copy
     logits = (_exact(q[:, :, :1]) * _exact(k)).sum(-1) * k.shape[-1] ** -0.5  # (B, H, N)
-    if bias is not None:
-        logits = logits + bias[..., 0, :]
     return logits.softmax(-1).mean(1)
 
 
-def mean_attention(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
+def mean_attention(q: Tensor, k: Tensor) -> Tensor:
     """The attention that each token receives from all tokens on average, mean over heads, (B, N).
 
     It needs every row of the map, so the map is made, one head at a time.
@@ -71,32 +67,24 @@ def mean_attention(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     heads = q.shape[1]
     total = torch.zeros_like(_exact(k[:, 0, :, 0]))  # (B, N)
-    for head in range(heads):
-        logits = _exact(q[:, head] @ k[:, head].mT) * k.shape[-1] ** -0.5  # (B, N, N)
-        if bias is not None:
-            logits = logits + bias[..., head if bias.shape[-3] > 1 else 0, :, :]
-        total = total + logits.softmax(-1).mean(1)
+    with without_autocast(q):
+        for head in range(heads):
+            logits = _exact(q[:, head]) @ _exact(k[:, head]).mT * k.shape[-1] ** -0.5  # (B, N, N)
+            total = total + logits.softmax(-1).mean(1)
     return total / heads
 
 
 SCORES = {"class": class_attention, "mean": mean_attention}
 
 
+def without_autocast(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Within the context, products on the device of x keep the digits of their inputs."""
+    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)  # meta has none
+
+
 def _exact(x: Tensor) -> Tensor:
     """Half precision has too few digits to rank attention values: float32 then, else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def _mask_as_bias(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor | None:
-    """The mask as numbers to add to the logits, broadcastable to (B, H, N, N)."""
-    if is_causal:
-        tokens = x.shape[1]
-        attn_mask = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril()
-    if attn_mask is None:
-        return None
-    if attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=x.dtype).masked_fill(~attn_mask, float("-inf"))
-    return attn_mask.reshape(*(1,) * (4 - attn_mask.ndim), *attn_mask.shape)
 
 
 def join_heads(attention: Attention, x: Tensor, y: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 Distillation = Literal["soft", "hard"]
 FLOOR = 1e-3
-"""Of a mean square to divide by: a token mixer on a map of one place gives nothing at all."""
+"""The least mean square that a relative loss divides by: a token mixer on a map of one place gives zeros alone."""
 
 
 def feature_loss(student: Tensor, teacher: Tensor, relative: bool = False) -> Tensor:

@@ -24,20 +24,24 @@ FIRST = ("qkv", "fc1")
 
 
 class ProgressiveNorm(nn.Module):
-    """The old norm on its way to a batch norm with a shortcut, `BN(x) + η x`; at once where there is no ramp.
+    """A batch norm with a shortcut, `BN(x) + η x`; with `ramp_epochs` a blend of it and the old norm.
 
-    >>> ProgressiveNorm(nn.LayerNorm(8), 8, "NLC", ramp=True)(torch.zeros(2, 5, 8)).shape
+    `progress` is the batch norm's share of the blend. The module is built with 1, the end of the ramp; training sets it
+    from 0 to 1.
+
+    >>> ProgressiveNorm(nn.LayerNorm(8), 8, "NLC", ramp_epochs=10)(torch.zeros(2, 5, 8)).shape
     torch.Size([2, 5, 8])
     """
 
     progress: Tensor
 
-    def __init__(self, old: nn.Module, dim: int, layout: Layout, ramp: bool):
+    def __init__(self, old: nn.Module, dim: int, layout: Layout, ramp_epochs: float = 0.0):
         super().__init__()
+        self.ramp_epochs = ramp_epochs
         self.batch = make_norm("batch", dim, layout)
         self.eta = nn.Parameter(torch.ones(()))
-        self.old = old if ramp else None
-        if ramp:
+        self.old = old if ramp_epochs else None
+        if ramp_epochs:
             self.register_buffer("progress", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,8 +104,9 @@ class SLAB(Method, name="slab"):
     attention: bool = False
     """Whether the norms before attention go as well, as in the paper; False leaves token mixers to other methods."""
     blocks: tuple[int, ...] | None = None
+    """Blocks to change, counted from 0 over the whole depth; None: all."""
     stages: tuple[int, ...] | None = None
-    """Blocks (0-based, over the whole depth) and stages to change; None changes all."""
+    """Stages whose blocks are changed, counted from 0; None: all."""
 
     def off(self) -> "SLAB":
         return self.replace(blocks=())
@@ -123,16 +128,16 @@ class SLAB(Method, name="slab"):
             return {}
         progress = min(1.0, epoch / self.ramp_epochs)
         for module in model.modules():
-            if isinstance(module, ProgressiveNorm):
+            if isinstance(module, ProgressiveNorm) and module.ramp_epochs == self.ramp_epochs:
                 module.progress.fill_(progress)
         return {"slab_progress": progress}
 
     def _build(self, block: Block) -> Build:
-        ramp, dim, layout = bool(self.ramp_epochs), block.dim, block.layout
+        ramp_epochs, dim, layout = self.ramp_epochs, block.dim, block.layout
 
         def build(old: nn.Module) -> nn.Module:
             assert isinstance(old, Branch)
-            return ProgressiveBranch(**{**old.parts(), "norm": ProgressiveNorm(old.norm, dim, layout, ramp)})
+            return ProgressiveBranch(**{**old.parts(), "norm": ProgressiveNorm(old.norm, dim, layout, ramp_epochs)})
 
         return build
 

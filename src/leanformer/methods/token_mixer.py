@@ -42,18 +42,19 @@ class TokenMixer(Method, name="token_mixer"):
 
     mixer: MixerName = "pooling"
     stages: tuple[int, ...] | None = None
+    """Stages whose blocks get the mixer, counted from 0; None: all."""
     blocks: tuple[int, ...] | None = None
-    """Over the whole depth, from 0."""
+    """Blocks that get the mixer, counted from 0 over the whole depth; None: all."""
     pool_size: Count = 3
     kernel_size: Count | None = None
-    """Of depthwise (3 where None) and separable (7 where None) convolutions."""
+    """Side of the filters of depthwise (3 where None) and separable convolutions (7 where None)."""
     expansion: Above0 = 2.0
-    """Of the hidden layer of separable convolutions and of the spatial MLP."""
+    """Width of the hidden layer of separable convolutions and of the spatial MLP, in widths of their input."""
     head_dim: Count = 32
     qkv_bias: bool = False
     proj_bias: bool = False
     act: str | None = None
-    """Of separable convolutions (star_relu where None) and of the spatial MLP (gelu where None)."""
+    """Activation of separable convolutions (star_relu where None) and of the spatial MLP (gelu where None)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ from timm.layers import Attention
 from torch import Tensor, nn
 
 from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
-from ...core.method import refuse_repeated
+from ...core.method import refuse_unordered
 from ...fields import Amount, Count, Within
 from ...layers.attention import attend
 from .fast import REWRITES
@@ -114,9 +114,9 @@ class Reorganise(Branch):
 class EViT(Method, name="evit"):
     """Token reorganisation of EViT (ICLR 2022).
 
-    `at` are blocks, counted from 0; by default those after each quarter of the depth, as in the paper: 3, 6, 9 of 12
-    and 4, 8, 12 of 16. `keep_rate` is one rate or one for each of them. `tokens` fixes the counts instead, with None
-    where the rate should hold. Both may also be given with one entry for every block of the model.
+    `at` are blocks, counted from 0, in rising order; by default those after each quarter of the depth, as in the paper:
+    3, 6, 9 of 12 and 4, 8, 12 of 16. `keep_rate` is one rate or one for each of them. `tokens` fixes the counts
+    instead, with None where the rate should hold. Both may also be given with one entry for every block of the model.
 
     `score="class"` ranks by the class token's attention, as in the paper. `score="mean"` ranks by the mean attention
     that a token receives: our extension for models without a class token; it computes whole attention maps.
@@ -146,7 +146,7 @@ class EViT(Method, name="evit"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_repeated(self.at)
+        refuse_unordered("at", self.at)
 
     @classmethod
     def finetune(cls, **options: Any) -> Self:
@@ -179,7 +179,7 @@ class EViT(Method, name="evit"):
         """
         depth = len(blocks_of(model))
         if self.at is not None:
-            return tuple(sorted(self.at))
+            return self.at
         return tuple(sorted({depth * quarter // 4 for quarter in (1, 2, 3)}))
 
     @classmethod
@@ -226,8 +226,9 @@ def _prefix(model: nn.Module, path: str, block: Block, score: str) -> int:
     if block.layout != "NLC" or block.grid is None:
         raise ValueError(f"EViT cannot remove tokens from {name}: {path} works on a map or on windows of patches")
     branch = block.mix
-    if type(branch) not in (Branch, Reorganise) or type(branch.fn) is not Attention:
-        found = type(getattr(branch, "fn", branch)).__name__
+    known = type(branch) in (Branch, Reorganise)
+    if not known or type(branch.fn) is not Attention:
+        found = type(branch.fn if known else branch).__name__
         raise ValueError(f"EViT ranks tokens by attention, and {path} of {name} is {found}, not timm's Attention")
     if score == "class" and getattr(model, "cls_token", None) is None:
         raise ValueError(f"{name} has no class token to rank patches by; score='mean' ranks by attention received")

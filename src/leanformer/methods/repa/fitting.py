@@ -78,10 +78,10 @@ def with_one(x: Tensor) -> Tensor:
 
 
 def hidden_units(seen: Iterable[tuple[Tensor, Tensor, Tensor]], act: Map, share: float = 1.0) -> tuple[Affine, Tensor]:
-    """Of the hidden units: the best linear maps from x to their pre-activations, and what one leaves of act of them.
+    """The best linear maps from x to the hidden units' pre-activations, and what linear maps miss of their activations.
 
-    `seen` gives rows of x (m, C), the teacher's pre-activations there (m, R), and weights (m,). What is left is told by
-    its weighted second moments (R, R), from a random `share` of the rows.
+    `seen` gives rows of x (m, C), the teacher's pre-activations there (m, R), and weights (m,). What is missed is told
+    by its weighted second moments (R, R), from a random `share` of the rows.
     """
     moments, kept, size = Moments(), [], 0
     generator = torch.Generator().manual_seed(0)
@@ -177,7 +177,7 @@ def refine(
             fitted = act(z @ free[0].mT + free[1]) @ free[2].mT + z @ free[3].mT + free[4]
             loss = (weight[pick, None] * (fitted - y[pick]).square()).mean() / spread
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward(inputs=free)  # an activation with parameters is not to be left with gradients
         optimizer.step()
         schedule.step()
     weight_in = (free[0] / std).detach().double()

@@ -26,7 +26,8 @@ class IdleFFN(nn.Module):
     """The whole FFN branch with idle channels, norm and shortcut inside; made from the branch that it replaces.
 
     `norm="batch"` has a batch norm before each linear; `norm="layer"` keeps the branch's own norm before the first.
-    With `ramp_epochs` the branch starts as it was and turns into its new form as `progress` goes from 0 to 1.
+    With `ramp_epochs` it is a blend of the old branch and the new form, of which `progress` is the new form's share. It
+    is built with 1, the end of the ramp; training sets it from 0 to 1.
 
     >>> from timm.layers import Mlp
     >>> IdleFFN(Branch(nn.LayerNorm(8), Mlp(8, 32)), active=8)(torch.zeros(2, 5, 8)).shape

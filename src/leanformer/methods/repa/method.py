@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from torch import nn
 
 from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
+from ...core.method import refuse_unordered
 from ...fields import Amount, Share, Within
 from . import idle
 from .fast import REWRITES
@@ -36,7 +37,8 @@ class RePa(Method, name="repa"):
     acts_on: ClassVar = "ffn"
 
     idle_ratio: Share | tuple[Share, ...] = 0.75
-    """Share of hidden channels without activation: one for all blocks, or one for each block that is swapped."""
+    """Share of hidden channels without activation: one for all blocks, or one for each block that is swapped, in the
+    order of depth."""
     schedule: Literal["static", "linear"] = "static"
     """`linear` lets the ratio grow over depth to 1, and leaves the last block fully active."""
     norm: Norm = "batch"
@@ -48,13 +50,17 @@ class RePa(Method, name="repa"):
     ramp_epochs: Amount = 0.0
     """Epochs over which norms and idle activations turn from their old form into the new one; 0 starts with the new."""
     blocks: tuple[int, ...] | None = None
+    """Blocks to swap, counted from 0 over the whole depth; None: all."""
     stages: tuple[int, ...] | None = None
-    """Blocks (0-based, over the whole depth) and stages to swap; None swaps all."""
+    """Stages whose blocks are swapped, counted from 0; None: all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.schedule == "linear" and (isinstance(self.idle_ratio, tuple) or self.idle_ratio < 0.5):
             raise ValueError(f"the linear schedule needs one idle_ratio of at least 0.5, not {self.idle_ratio}")
+        if isinstance(self.idle_ratio, tuple):
+            refuse_unordered("blocks", self.blocks)
+            refuse_unordered("stages", self.stages)
 
     @classmethod
     def rewrites(cls) -> tuple[LocalRewrite, ...]:
@@ -80,7 +86,7 @@ class RePa(Method, name="repa"):
             return {}
         progress = min(1.0, epoch / self.ramp_epochs)
         for module in model.modules():
-            if isinstance(module, IdleFFN):
+            if isinstance(module, IdleFFN) and module.ramp_epochs == self.ramp_epochs:
                 module.progress.fill_(progress)
         return {"repa_progress": progress}
 

@@ -7,10 +7,7 @@ from torch import Tensor, nn
 
 from ...core import H200, Block, Branch, LocalRewrite, ThreeProducts
 from .affine import NormResidual
-from .kernels.mixer_free import block_by_products, channel_sums, path_block_by_products
-
-ONE_PASS_WIDTH = 192
-"""Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
+from .kernels.mixer_free import block_by_products, channel_sums, one_pass_takes, path_block_by_products
 
 
 class MixerFreeBlock(nn.Module):
@@ -34,12 +31,12 @@ class MixerFreeBlock(nn.Module):
             for part, tensor in zip(("weight", "bias"), pair, strict=True):
                 self.register_parameter(f"{name}_{part}", nn.Parameter(tensor.detach().clone()))
         self.eps = norm1.eps
-        self.width = norm1.weight.numel()
+        self.one_pass = one_pass_takes(norm1.weight.numel(), len(w1))
 
     def forward(self, x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         norm1, norm2 = [self.norm1_weight, self.norm1_bias], [self.norm2_weight, self.norm2_bias]
         pairs = (norm1, norm2, [self.fc1_weight, self.fc1_bias], [self.fc2_weight, self.fc2_bias])
-        if x.is_cuda and self.width <= ONE_PASS_WIDTH:
+        if x.is_cuda and self.one_pass:
             from .kernels.mixer_free_triton import block_in_one_pass
 
             return block_in_one_pass(x, sums, *pairs, self.eps)
@@ -55,11 +52,11 @@ class MixerFreePathBlock(nn.Module):
         self.norm = nn.ParameterList(nn.Parameter(t.detach().clone()) for t in (norm.weight, norm.bias))
         self.weights = nn.ParameterList(nn.Parameter(t.detach().clone()) for t in weights)
         self.eps = norm.eps
-        self.width, self.hidden = weights[0].shape[0], weights[2].shape[0]
+        self.one_pass = one_pass_takes(len(weights[0]), len(weights[2]))
 
     def forward(self, x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         norm, weights = list(self.norm), list(self.weights)
-        if x.is_cuda and self.width <= ONE_PASS_WIDTH and self.hidden % 16 == 0:
+        if x.is_cuda and self.one_pass:
             from .kernels.mixer_free_triton import path_block_in_one_pass
 
             return path_block_in_one_pass(x, sums, norm, weights, self.eps)

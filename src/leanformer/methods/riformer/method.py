@@ -31,6 +31,7 @@ from ...core import (
     learnable,
     select,
 )
+from ...core.reduce import arrangements, moving, same_tokens
 from ...fields import Above0, Amount, Share, Within
 from ...layers.layout import to_tokens
 from ...layers.losses import Distillation, distil, feature_loss, relation_loss
@@ -53,6 +54,7 @@ class RIFormer(Method, name="riformer"):
     blocks: tuple[int, ...] | None = None
     """Which blocks. None: all of them, or the first quarter where a class token must gather the image."""
     stages: tuple[int, ...] | None = None
+    """Stages whose blocks lose their token mixer, counted from 0; None: all."""
     identity: bool = False
     """The plain variant without an affine: the branch adds norm(x) (Tables 1 and 2)."""
     start: Start = "fit"
@@ -174,6 +176,8 @@ class ModuleImitation(Objective):
         self.dims = {path: block.dim for path, block in chosen.items()}
         self.layouts: dict[str, Layout] = {path: block.layout for path, block in chosen.items()}
         self.affines = [path for path, block in chosen.items() if isinstance(block.mix, AffineBranch)]
+        self.ends = {path: f"{path}.{block.slots[-1]}" for path, block in chosen.items()}
+        self.arranged, self.moved_by = arrangements(student), next(iter(moving(student)), None)
         self.meet({} if teacher is None else {"teacher": teacher})
 
     def meet(self, teachers: dict[str, nn.Module]) -> None:
@@ -181,6 +185,8 @@ class ModuleImitation(Objective):
         fits = self.has_teacher and self._fits(blocks_of(teachers["teacher"]))
         self.imitated = "teacher" if fits and "imitation" not in teachers else "imitation"
         self.imitates = bool(self.layouts and teachers)
+        if self.imitates and self.imitated in teachers:
+            self._refuse_moved_tokens(teachers[self.imitated])
 
     def needs_labels(self) -> bool:
         return not self.has_teacher or self.method.label_weight > 0
@@ -211,6 +217,16 @@ class ModuleImitation(Objective):
     def _fits(self, theirs: dict[str, Block]) -> bool:
         places = {path: (block.dim, block.layout) for path, block in theirs.items()}
         return all(places.get(path) == (self.dims[path], at) for path, at in self.layouts.items())
+
+    def _refuse_moved_tokens(self, teacher: nn.Module) -> None:
+        """Refuse blocks whose tokens were dropped, merged or mixed before, where the teacher's were not so too."""
+        same = same_tokens(self.arranged, arrangements(teacher))
+        for path, end in self.ends.items():
+            if self.arranged[end] and end not in same:
+                raise ValueError(
+                    f"{path} is to imitate the teacher's block token by token, but {self.moved_by} drops, merges or "
+                    "mixes tokens before; imitate earlier blocks, or set layers=0 to learn from logits alone"
+                )
 
     def _logits(self, step: Step) -> Tensor:
         """L_soft, its hard variant, or the labels where there is no teacher."""

@@ -10,6 +10,7 @@ N patches. The token slimming modules (TSM) lie in the seam before a block; the 
 import copy
 import dataclasses
 import itertools
+from collections.abc import Collection
 from functools import partial
 from math import floor
 from typing import Annotated, Any, Literal, Self
@@ -17,11 +18,13 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from torch import nn
 
-from ...core import Block, Build, Grid, LocalRewrite, Method, blocks_of, select
+from ...core import Block, Build, Grid, LocalRewrite, Method, blocks_of, patch_plane, select
+from ...core.method import refuse_unordered
+from ...core.reduce import moving
 from ...fields import Above0, Amount, Count, Within
 from .fast import REWRITES
 from .recalibration import FeatureRecalibration, Recalibration
-from .slimming import Axis, SpatialPrior, TokenSlimming
+from .slimming import Axis, Size, SpatialPrior, TokenSlimming
 from .static_slimming import PlaneSlimming, TokenMlpSlimming, convolution, halved, pooling
 
 Operator = Literal["tsm", "pool", "conv", "token-mlp"]
@@ -99,8 +102,7 @@ class SiT(Method, name="sit"):
             )
         if self.at is not None and self.stages is not None:
             raise ValueError("at and stages both say where to slim; give one of them")
-        if self.at is not None and list(self.at) != sorted(set(self.at)):
-            raise ValueError(f"at is {self.at}; give different blocks in rising order, e.g. (3, 6, 9)")
+        refuse_unordered("at", self.at)
         if self.stages == ():
             raise ValueError("stages is empty; give the number of blocks of each stage, e.g. (3, 3, 3, 3)")
 
@@ -135,19 +137,19 @@ class SiT(Method, name="sit"):
         _refuse_fixed_tokens(model, after=min(places, default=0))
         if self.keep_ratio == 1:
             return {}
-        counts = self.counts(model)
+        counts, plane = self.counts(model), _plane(model)
         return {
-            path: partial(self._build, block=block, inputs=inputs, tokens=tokens, index=k)
+            path: partial(self._build, block=block, plane=plane, inputs=inputs, tokens=tokens, index=k)
             for k, ((path, block), (inputs, tokens)) in enumerate(zip(chosen.items(), itertools.pairwise(counts)))
         }
 
     def counts(self, model: nn.Module) -> list[int]:
         """Patch tokens before any slimming and after each, for images of the model's own size."""
-        grid, times = _grid(model), len(self.places(model))
+        plane, times = _plane(model), len(self.places(model))
         if self.operator in ("pool", "conv") and self.keep_ratio != 1:
-            planes = [halved(grid.size, k) for k in range(times + 1)]
+            planes = [halved(plane, k) for k in range(times + 1)]
             return [height * width for height, width in planes]
-        return slimmed_counts(grid.size[0] * grid.size[1], self.keep_ratio, times)
+        return slimmed_counts(plane[0] * plane[1], self.keep_ratio, times)
 
     @classmethod
     def rewrites(cls) -> tuple[LocalRewrite, ...]:
@@ -160,6 +162,8 @@ class SiT(Method, name="sit"):
         """Feature recalibration distillation from the teacher; without one, the labels are all there is to learn."""
         if teacher is None:
             return None
+        if self.lambda_token:
+            _refuse_other_reductions(student, own=select(student, "pre", self.places(student)))
         places, counts, depth = self.places(student), self.counts(student), len(blocks_of(student))
         seen = [min(i + 1, depth - 1) for i in range(depth)]  # a block's tokens are those that the next one sees
         return FeatureRecalibration(
@@ -174,17 +178,17 @@ class SiT(Method, name="sit"):
             start=self.start,
         )
 
-    def _build(self, old: nn.Module, block: Block, inputs: int, tokens: int, index: int) -> nn.Module:
+    def _build(self, old: nn.Module, block: Block, plane: Size, inputs: int, tokens: int, index: int) -> nn.Module:
         grid = block.grid
         assert grid is not None
         spatial = self.start == "grid"
         if self.operator == "pool":
-            return PlaneSlimming(pooling(), grid, before=index)
+            return PlaneSlimming(pooling(), grid, plane, before=index)
         if self.operator == "conv":
-            return PlaneSlimming(convolution(block.dim, self.start), grid, before=index)
+            return PlaneSlimming(convolution(block.dim, self.start), grid, plane, before=index)
         if self.operator == "token-mlp":
-            return TokenMlpSlimming(inputs, tokens, grid.prefix, grid.size if spatial else None, first=index == 0)
-        prior = SpatialPrior(inputs, tokens, grid.size, None if index else grid) if spatial else None
+            return TokenMlpSlimming(inputs, tokens, grid.prefix, plane if spatial else None, first=index == 0)
+        prior = SpatialPrior(inputs, tokens, plane, None if index else grid) if spatial else None
         return TokenSlimming(block.dim, tokens, grid.prefix, self.axis, prior)
 
 
@@ -200,6 +204,23 @@ def _grid(model: nn.Module) -> Grid:
     grid = next(iter(blocks.values())).grid
     assert grid is not None
     return grid
+
+
+def _plane(model: nn.Module) -> Size:
+    """The plane of patches at the model's own image size; its grid tells that of the images seen last."""
+    grid = _grid(model)
+    return patch_plane(model) or grid.size
+
+
+def _refuse_other_reductions(student: nn.Module, own: Collection[str]) -> None:
+    """Refuse to teach token by token where other slots than the method's own change which tokens there are."""
+    other = next((path for path in moving(student) if path not in own), None)
+    if other is not None:
+        raise ValueError(
+            f"SiT brings slimmed tokens back to all patches to teach each of them, which it cannot where {other} "
+            f"({type(student.get_submodule(other)).__name__}) drops, merges or mixes tokens as well; "
+            "learn from logits alone with lambda_token=0, or leave one of both out"
+        )
 
 
 def _refuse_fixed_tokens(model: nn.Module, after: int) -> None:

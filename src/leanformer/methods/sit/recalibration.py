@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ...core import Grid, Objective, Step, blocks_of, learnable
+from ...core import Grid, Objective, Step, blocks_of, learnable, patch_plane
 from ...layers.layout import to_plane
 from ...layers.levels import levels_of
 from ...layers.losses import distil, feature_loss
@@ -155,7 +155,7 @@ class FeatureRecalibration(Objective):
     """
 
     learning_rate_scale = 5.0
-    """Of the student's learning rate, for the reverse modules."""
+    """The learning rate of the reverse modules, in learning rates of the student."""
 
     def __init__(
         self,
@@ -188,13 +188,13 @@ class FeatureRecalibration(Objective):
             raise ValueError(f"{error}; learn from its logits alone with lambda_token=0") from error
         grid = ours[0][1].grid
         assert grid is not None
-        self.prefix, self.size = grid.prefix, grid.size
+        self.prefix, self.size = grid.prefix, patch_plane(student) or grid.size
         after = [*(f"{path}.pre" for path, _ in ours[1:]), ours[-1][0]]
         for i, ((_, block), path, count) in enumerate(zip(ours, after, tokens, strict=True)):
             self.at.append(path)
             match = theirs[max(0, round((i + 1) * len(theirs) / len(ours)) - 1)]
             self.teacher_at.append((match.path, match.layout, match.grid))
-            self.rtsm.append(build(block.dim, count, grid.size))
+            self.rtsm.append(build(block.dim, count, self.size))
             self.project.append(nn.Identity() if match.dim == block.dim else nn.Linear(block.dim, match.dim))
 
     def student_taps(self) -> frozenset[str]:

@@ -117,7 +117,7 @@ class SpatialPrior(nn.Module):
 
     def forward(self, tokens: int) -> Tensor:
         bias = self.bias
-        plane = self.grid.plane(tokens) if self.grid is not None and tokens != bias.shape[1] else self.size
+        plane = self.grid.plane(tokens) if self.grid is not None else self.size
         if plane != self.size:
             bias = resample(bias, self.size, plane)
         if bias.shape[1] != tokens:

@@ -6,6 +6,8 @@
 B batch, N tokens in, N̂ out, C channels, H x W the plane before any slimming. Prefix tokens pass by.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,34 +31,39 @@ def halved(size: Size, times: int) -> Size:
 class PlaneSlimming(nn.Module):
     """Slimming by a map from plane to plane that halves both sides; `before` such slimmings ran earlier.
 
-    >>> PlaneSlimming(nn.AvgPool2d(3, 2, 1), Grid(1, (4, 4)), before=0)(torch.zeros(2, 17, 8)).shape
+    `size` is the plane before any slimming at the model's own image size; at others, `grid` tells it.
+
+    >>> PlaneSlimming(nn.AvgPool2d(3, 2, 1), Grid(1, (4, 4)), (4, 4), before=0)(torch.zeros(2, 17, 8)).shape
     torch.Size([2, 5, 8])
     """
 
-    def __init__(self, fn: nn.Module, grid: Grid, before: int):
+    def __init__(self, fn: nn.Module, grid: Grid, size: Size, before: int):
         super().__init__()
-        self.needs_grid: bool | str = _named(grid.size, before)
-        self.leaves_grid: bool | str = _named(grid.size, before + 1)
+        self.needs_grid: bool | str = _named(size, before)
+        self.leaves_grid: bool | str = _named(size, before + 1)
         self.fn = fn
         self.decision = nn.Identity()
         self.grid = grid
         self.before = before
 
     def forward(self, x: Tensor) -> Tensor:
-        prefix, size = self.grid.prefix, halved(self.grid.size, self.before)
-        if x.shape[1] - prefix != size[0] * size[1]:
-            raise ValueError(f"this slimming expects a plane of {size} patches and found {x.shape[1] - prefix} tokens")
-        plane = x[:, prefix:].transpose(1, 2).unflatten(2, size)  # (B, C, H, W)
+        prefix = self.grid.prefix
+        plane = x[:, prefix:].transpose(1, 2).unflatten(2, self._plane(x.shape[1] - prefix))  # (B, C, H, W)
         tokens = self.decision(self.fn(plane)).flatten(2).transpose(1, 2)  # (B, N̂, C)
         return torch.cat([x[:, :prefix], tokens], dim=1)
 
     def provenance(self, decided: Tensor, tokens: int) -> Tensor:
         """Each new token stands for the cell of the plane that it lies over, (B, N̂, N)."""
-        before, after = (halved(self.grid.size, times) for times in (self.before, self.before + 1))
+        before = self._plane(tokens)
+        after = halved(before, 1)
         cells = torch.arange(after[0] * after[1], device=decided.device).view(1, 1, *after).float()
         owner = F.interpolate(cells, size=before, mode="nearest").flatten().long()  # (N,)
         rows = F.one_hot(owner, after[0] * after[1]).T.float()  # (N̂, N)
         return (rows / rows.sum(1, keepdim=True)).expand(len(decided), -1, -1)
+
+    def _plane(self, tokens: int) -> Size:
+        """The plane that so many tokens fill behind the slimmings before this one."""
+        return self.grid.plane(tokens, partial(halved, times=self.before))
 
 
 def _named(size: Size, times: int) -> bool | str:

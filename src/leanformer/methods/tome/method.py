@@ -11,7 +11,6 @@ handed from block to block as one channel more than the block is wide (Bolya et 
 B batch, N tokens, P of them patches, S and T the two halves of these, r merged pairs, C channels, H heads of D.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -23,9 +22,9 @@ from timm.layers import Attention
 from torch import Tensor, nn
 
 from ...core import Block, Branch, Build, Choices, LocalRewrite, Method, blocks_of, select
-from ...core.method import refuse_repeated
+from ...core.method import refuse_unordered
 from ...fields import Within
-from ...layers.attention import join_heads, project
+from ...layers.attention import join_heads, project, without_autocast
 from .attention import SizedAttention
 from .fast import REWRITES
 from .merging import Match, merge
@@ -63,6 +62,11 @@ class Merge(Branch):
         self.attend = SizedAttention()
         self.decision = Match()
 
+    @property
+    def hands_on(self) -> bool:
+        """Whether the next block is to take up the sizes."""
+        return not self.last
+
     def pairs(self, patches: int) -> int:
         """How many pairs of so many patches become one: half of them at most.
 
@@ -98,8 +102,7 @@ class Merge(Branch):
         """Tokens (B, N, C) → (B, N − r, C) and their sizes (B, N − r), the prefix as it was."""
         exact = torch.promote_types(x.dtype, torch.float32)  # cosines need the digits
         sizes = x.new_ones(x.shape[:2], dtype=exact) if size is None else size.to(exact)  # (B, N)
-        full = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)  # meta has none
-        with full:
+        with without_autocast(x):
             decided = self.decision(k.to(exact).mean(1)[:, self.prefix :].detach())
             return merge(x, sizes, decided, pairs, self.prefix)
 
@@ -135,13 +138,13 @@ class ToMe(Method, name="tome"):
     merged: Pairs | tuple[Pairs, ...] | None = None
     keep_rate: Rate | tuple[Rate, ...] | None = None
     at: tuple[int, ...] | None = None
-    """Blocks, counted from 0; None: all."""
+    """Blocks, counted from 0, in rising order; None: all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.merged is not None and self.keep_rate is not None:
             raise ValueError("merged and keep_rate both say how many tokens stay; give one of them")
-        refuse_repeated(self.at)
+        refuse_unordered("at", self.at)
 
     def swaps(self, model: nn.Module) -> dict[str, Build]:
         depth, places = len(blocks_of(model)), self.places(model)
@@ -167,10 +170,10 @@ class ToMe(Method, name="tome"):
         """The blocks that merge, in order.
 
         >>> import leanformer as lf
-        >>> ToMe(at=(6, 3)).places(lf.create("deit_tiny_patch16_224"))
+        >>> ToMe(at=(3, 6)).places(lf.create("deit_tiny_patch16_224"))
         (3, 6)
         """
-        return tuple(range(len(blocks_of(model)))) if self.at is None else tuple(sorted(self.at))
+        return tuple(range(len(blocks_of(model)))) if self.at is None else self.at
 
     @classmethod
     def rewrites(cls) -> tuple[LocalRewrite, ...]:
@@ -202,8 +205,9 @@ def _refuse(model: nn.Module, path: str, block: Block) -> None:
     name = type(model).__name__
     if block.layout != "NLC" or block.grid is None:
         raise ValueError(f"ToMe cannot merge tokens of {name}: {path} works on a map or on windows of patches")
-    if type(block.mix) not in (Branch, Merge) or type(block.mix.fn) is not Attention:
-        found = type(getattr(block.mix, "fn", block.mix)).__name__
+    known = type(block.mix) in (Branch, Merge)
+    if not known or type(block.mix.fn) is not Attention:
+        found = type(block.mix.fn if known else block.mix).__name__
         raise ValueError(f"ToMe matches tokens by the keys of attention, and {path} of {name} is {found}")
 
 

@@ -10,7 +10,7 @@ into GN₁ and fc2. Where the FFN is three products of u instead (its norm and i
 
 the same holds for u alone.
 
-B images, N pixels, C channels (a power of two, or the sum of two), R hidden channels.
+B images, N pixels, C channels, R hidden channels. What one kernel takes of these says `one_pass_takes`.
 """
 
 import torch
@@ -20,6 +20,40 @@ from torch import Tensor
 from ....layers.products import linear_gelu, three_products
 
 Pair = tuple[Tensor, Tensor]
+ONE_PASS_WIDTH = 192
+"""Up to this width a block runs as one kernel; above, matrix products by the library are faster."""
+LEAST = 16
+"""The fewest channels that a kernel multiplies at a time."""
+
+
+def one_pass_takes(channels: int, hidden: int) -> bool:
+    """Whether one kernel computes a block of so many channels and hidden channels, and is the faster way.
+
+    >>> one_pass_takes(96, 384), one_pass_takes(24, 96), one_pass_takes(64, 24), one_pass_takes(320, 1280)
+    (True, False, False, False)
+    """
+    low, high = halves(channels)
+    whole = low >= LEAST and (not high or (high >= LEAST and high == whole_chunk(high)))
+    return whole and channels <= ONE_PASS_WIDTH and hidden % LEAST == 0
+
+
+def halves(channels: int) -> tuple[int, int]:
+    """`channels` as the largest power of two in it and the rest; blocks of a kernel come in powers of two only.
+
+    >>> halves(64), halves(96), halves(320)
+    ((64, 0), (64, 32), (256, 64))
+    """
+    low = 1 << (channels.bit_length() - 1)
+    return low, channels - low
+
+
+def whole_chunk(channels: int) -> int:
+    """The largest power of two that divides `channels`: a kernel takes whole chunks of hidden channels.
+
+    >>> whole_chunk(96), whole_chunk(64)
+    (32, 64)
+    """
+    return channels & -channels
 
 
 def channel_sums(x: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 """The mixer-free block as one kernel: x is read once, y is written once, the hidden activation stays on the chip.
 
 The maths stand in `mixer_free`; each program computes them for a tile of rows of one image, and leaves Σy and Σy² for
-the block behind it. Channels come in powers of two, or as the sum of two (96 = 64 + 32).
+the block behind it. Channels are a power of two or the sum of two (96 = 64 + 32), and hidden channels are whole
+chunks, each of 16 or more: `one_pass_takes` says so beforehand.
 
 B images, N pixels, C channels, R hidden channels.
 """
@@ -11,6 +12,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from .mixer_free import halves, whole_chunk
+
+TILES = {64: (128, 64, 2), 128: (64, 64, 3)}
+"""Lower part of the channels → rows of a tile, hidden channels at a time, pipeline stages; measured on an H200."""
 
 
 @torch.library.custom_op("leanformer::block_in_one_pass", mutates_args=())
@@ -22,11 +28,10 @@ def block_in_one_pass(
     batch, pixels, channels = x.shape
     low, high = halves(channels)
     rows, chunk, stages = TILES.get(low, (64, 64, 2))
-    grid = (triton.cdiv(pixels, rows), batch)
-    _block_kernel[grid](
+    _block_kernel[(triton.cdiv(pixels, rows), batch)](
         x, y, sums, out, *norm1, *norm2, *fc1, *fc2, x, pixels, eps,
-        C=channels, R=fc1[0].shape[0], LOW=low, HIGH=high, ROWS=rows, CHUNK=chunk, FAST=x.is_cuda, PATH=False,
-        num_warps=4 if low < 256 else 8, num_stages=stages,
+        C=channels, R=len(fc1[0]), LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(len(fc1[0]))),
+        FAST=x.is_cuda, PATH=False, num_warps=4 if low < 256 else 8, num_stages=stages,
     )  # fmt: skip
     return y, out
 
@@ -48,7 +53,7 @@ def path_block_in_one_pass(
     rows, chunk, stages = TILES.get(low, (64, 64, 2))
     _block_kernel[(triton.cdiv(pixels, rows), batch)](
         x, y, sums, out, *norm1, *norm1, w_in, b_in, w_out, b, w, pixels, eps,
-        C=channels, R=w_in.shape[0], LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(w_in.shape[0])),
+        C=channels, R=len(w_in), LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(len(w_in))),
         FAST=x.is_cuda, PATH=True, num_warps=4 if low < 256 else 8, num_stages=stages,
     )  # fmt: skip
     return y, out
@@ -57,32 +62,6 @@ def path_block_in_one_pass(
 @path_block_in_one_pass.register_fake
 def _(x, sums, norm1, weights, eps):
     return torch.empty_like(x), torch.empty_like(sums)
-
-
-def whole_chunk(hidden: int) -> int:
-    """The largest power of two that divides the hidden channels: a kernel takes whole chunks of them, of 16 or more.
-
-    >>> whole_chunk(96), whole_chunk(64)
-    (32, 64)
-    """
-    return hidden & -hidden
-
-
-TILES = {64: (128, 64, 2), 128: (64, 64, 3)}
-"""Lower part of the channels → rows of a tile, hidden channels at a time, pipeline stages; measured on an H200."""
-
-
-def halves(channels: int) -> tuple[int, int]:
-    """`channels` as a power of two and a smaller one (or 0); blocks of a kernel come in powers of two only.
-
-    >>> halves(64), halves(96), halves(320)
-    ((64, 0), (64, 32), (256, 64))
-    """
-    low = 1 << (channels.bit_length() - 1)
-    high = channels - low
-    if channels < 16 or (high and (high & (high - 1) or high < 16)):
-        raise ValueError(f"{channels} channels are not a power of two or the sum of two, each 16 or more")
-    return low, high
 
 
 @triton.jit
