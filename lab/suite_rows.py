@@ -98,8 +98,12 @@ GPU = (
 CPU = (
     Entry("EViT 0.7 on DeiT-S", DEIT["small"], (EVIT7,)),
     Entry("EViT 0.5 on DeiT-S", DEIT["small"], (EVIT5,)),
+    Entry("ToMe 0.7 on DeiT-S", DEIT["small"], (TOME7,)),
     Entry("RePa 0.75 on DeiT-S", DEIT["small"], (REPA,)),
     Entry("RePa 0.75 + EViT 0.7 on DeiT-S", DEIT["small"], (REPA, EVIT7)),
+    Entry("RIFormer-S12 over PoolFormer", "poolformer_s12", (RIFORMER,)),
+    Entry("RePa 0.75 on PoolFormer-S12", "poolformer_s12", (REPA,)),
+    Entry("RIFormer + RePa 0.75 on PoolFormer-S12", "poolformer_s12", (RIFORMER, REPA)),
 )
 
 PEERS = tuple(

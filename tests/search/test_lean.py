@@ -254,7 +254,7 @@ def test_the_export_that_was_asked_for_lies_beside_the_checkpoint(done, teacher,
     torch.testing.assert_close(lf.export.open_file(result.files[1])(images), result.model(images), atol=1e-3, rtol=1e-3)
 
 
-def test_a_finished_run_is_exported_where_the_file_is_missing_or_of_another_format(teacher, data, tmp_path, monkeypatch):
+def test_an_export_that_is_missing_or_of_another_format_is_made_again(teacher, data, tmp_path, monkeypatch):
     written: list[str] = []
 
     def exported(finish, model, file):

@@ -213,7 +213,8 @@ class _Cell:
             return _Ready(fast.module, ungraphed, lambda: functools.partial(fast.recaptured(), images))
         if mode == "graph" and self.device.type == "cuda":  # not compiled twice
             call = compiled.call if compiled is not None else self._prepare(model, twin, images, "compiled")
-            return _Ready(twin, call, lambda: functools.partial(with_copies(capture(call, images.device), images), images.clone()))
+            replay = functools.partial(capture, call, images.device)
+            return _Ready(twin, call, lambda: functools.partial(with_copies(replay(), images), images.clone()))
         call = self._prepare(model, twin, images, mode)
         return _Ready(twin, call, lambda: call)
 

@@ -5,6 +5,7 @@ Every step that is done is written to plan.json in the output folder, so that th
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -123,7 +124,7 @@ class Job:
             self.record.keep()
 
     def _choose_alike(self, explorer: Explorer) -> None:
-        """Plans of one method for all targets, so that they can share weights: the one that meets most, then loses least."""
+        """Plans of one method for all targets, as shared weights need: of the one that meets most, then loses least."""
         seconds = self.entries["teacher"]["seconds"]
         found: dict[str, list[dict[str, Any]]] = {}
         for name in shareable(self.space):
@@ -204,7 +205,7 @@ class Job:
         pace = sum(trial["seconds"] for trial in trials) / sum(trial["updates"] for trial in trials)
         return f", about {in_words(pace * updates)}"
 
-    def _shared(self) -> list[nn.Module | None]:
+    def _shared(self) -> Sequence[nn.Module | None]:
         """The models of all plans with one set of weights."""
         if all(self._file(index) is not None for index in range(len(self.points))):
             return [None] * len(self.points)
