@@ -46,6 +46,31 @@ def test_a_student_has_the_speed_and_accuracy_that_were_measured(start, name):
     assert float(agrees) == pytest.approx(agreement, abs=0.051)
 
 
+CPU_PLANS = {
+    "`lean`, asked for 1.5": ("lean", "1.5"),
+    "176 px | 1.64x": ("fewer pixels", "1.5"),
+    "`lean`, asked for 2 ": ("lean", "2"),
+    "160 px | 2.02x": ("fewer pixels", "2"),
+    "`lean`, asked for 2.5": ("lean", "2.5"),
+    "144 px | 2.58x": ("fewer pixels", "2.5"),
+    "`lean`, asked for 3": ("lean", "3"),
+}
+"""Start of a row → the plan and its target."""
+
+
+@pytest.mark.parametrize("start", CPU_PLANS)
+def test_a_plan_has_the_speed_and_accuracy_that_were_measured_on_a_cpu(start):
+    plan, target = CPU_PLANS[start]
+    timed = rows("lean_search_cpu") + rows("lean_search_cpu_3")
+    judged = [row for row in rows("lean_plans_cpu") if row.get("target") == f"{target} times" and row["model"] == plan]
+    (found,) = judged
+    speeds = sorted(row["speedup"] for row in timed if row["plan"] == found["plan"])
+    _, told, top1, agrees = cells(start)
+    assert numbers(told) == pytest.approx(speeds, abs=0.0051)
+    assert float(top1) == pytest.approx(found["photos_top1"], abs=0.051)
+    assert float(agrees) == pytest.approx(found["photos_agreement"], abs=0.051)
+
+
 def test_the_speeds_over_timm_were_measured():
     measured = [row["speedup"] for name in ("suite_gpu_h200", "suite_fp8_h200") for row in rows(name)]
     for start in (
