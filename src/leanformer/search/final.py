@@ -75,6 +75,18 @@ class Finish:
         model.cpu()
         return found
 
+    def export_is_missing(self, file: Path, done: dict[str, Any] | None) -> bool:
+        """Whether an export was asked for that is not there, or is of another format.
+
+        Args:
+            file: the checkpoint beside which it lies.
+            done: what `exported` told of an earlier one; None where there was none.
+        """
+        wanted = self.options.export
+        if wanted is None or done is None:
+            return wanted is not None
+        return done["format"] != wanted or not file.with_name(done["file"]).is_file()
+
     def exported(self, model: nn.Module, file: Path) -> dict[str, Any]:
         """Write the model in the format that was asked for beside its checkpoint; compared with it on real images.
 

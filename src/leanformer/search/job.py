@@ -239,19 +239,13 @@ class Job:
                 save(model, file)
             entries["final"] = {**final, "took": time.perf_counter() - self.began}
             self.record.keep()
-        if file is not None and self._unexported(file, entries):
+        if file is not None and self.finish.export_is_missing(file, entries.get("export")):
             with self.progress.step(f"exporting to {self.options.export}"):
                 entries["export"] = self.finish.exported(model, file)
             self.record.keep()
         files = () if file is None else (file, *(file.with_name(e["file"]) for e in [entries.get("export")] if e))
         final = entries["final"]
         return Lean(model, plan, final["speedup"], final["met"], self.entries, self.folder, files)
-
-    def _unexported(self, file: Path, entries: dict[str, Any]) -> bool:
-        """Whether an export was asked for that is not there, or is of another format."""
-        done = entries.get("export", {"format": None, "file": ""})
-        wanted = self.options.export
-        return wanted is not None and (done["format"] != wanted or not file.with_name(done["file"]).is_file())
 
     def _told(self, results: list[Lean]) -> Lean:
         """What the caller gets, and the page about it."""
