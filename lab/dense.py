@@ -111,6 +111,7 @@ def dense(
     size: tuple[int, int] | None = None,
     forms: tuple[str, ...] = FORMS,
     repeats: int = 7,
+    search: bool = True,
     only: str = "",
     output: Path | None = None,
 ) -> None:
@@ -124,6 +125,7 @@ def dense(
         size: Height and width of the picture instead of 800 x 1280 (detectors) and 512 x 512 (segmenters).
         forms: eager, backbone, compiled backbone, optimised.
         repeats: How often each form is timed, in turn with the others.
+        search: Let lf.optimize time its steps on the model; without it, it takes those that are known to pay.
         only: Only the rows whose name contains this text, as "Mask R-CNN, Swin"; several texts are parted by |.
         output: Write the result as JSON after each kind.
     """
@@ -133,7 +135,7 @@ def dense(
     place = device_of(device)
     every = {entry.label: entry for entry in entries()}
     chosen = [every[label] for label in choose(every, only)]
-    how = Conditions(device=place, dtype=dtype, forms=forms, repeats=repeats)
+    how = Conditions(device=place, dtype=dtype, forms=forms, repeats=repeats, search=search)
     rows: list[Timed] = []
     for kind in track(list(dict.fromkeys(entry.kind for entry in chosen)), description="dense"):
         group = [entry for entry in chosen if entry.kind == kind]

@@ -18,10 +18,10 @@ import leanformer as lf
 from leanformer.core import input_of
 from leanformer.data import Arrays, EvaluationView, open_data, sample_images
 from leanformer.measure import choose, commit, console, count, record, write_result
-from leanformer.search.plan import Plan
+from leanformer.train.parallel import quick_precision
 
 from .arguments import device_of
-from .plans_found import found_plans
+from .plans_found import build_of, found_plans
 from .studies.file_lock import file_lock, read_row, write_row
 
 Build = Callable[[nn.Module], nn.Module]
@@ -59,13 +59,14 @@ def students(plans: Path | None = None) -> dict[str, Build]:
     rows["SiT late"] = method(lf.SiT())
     for ratio in (0.25, 0.5, 0.75):
         rows[f"RePa {ratio}"] = method(lf.RePa(idle_ratio=ratio))
+        rows[f"RePa {ratio}, norms kept"] = method(lf.RePa(idle_ratio=ratio, norm="layer"))
     rows["RePa 0.25 + ToMe 13 a block"] = method(lf.RePa(idle_ratio=0.25), lf.ToMe(merged=13))
     for blocks in (1, 2):
         rows[f"RIFormer in {blocks} blocks"] = method(lf.RIFormer(blocks=tuple(range(blocks)), start="fit"))
     for size in (208, 192, 176, 160, 144, 128):
         rows[f"{size} px"] = functools.partial(lf.resize, img_size=size)
     for name, plan in (found_plans(plans) if plans is not None else {}).items():
-        rows[name] = Plan.from_json(plan["plan"]).build
+        rows[name] = build_of(plan)
     return rows
 
 
@@ -145,7 +146,7 @@ def imagenet(
                 )  # fmt: skip
                 result = lf.train.fit(
                     student, recipe=recipe, data=training, teacher=lf.apply(teacher), objective=objective, seed=seed,
-                    device=str(place), precision="bf16" if place.type == "cuda" else "no", compile=compile,
+                    device=str(place), precision=quick_precision(student, place), compile=compile,
                     calibrate=0, evaluate_every=0, quiet=True,
                 )  # fmt: skip
                 student = result.model

@@ -12,7 +12,7 @@ python -m lab plans --runtime macs --gmacs 0.62 0.72 --targets 1.5 2 2.5 3 --ste
 import json
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from leanformer.data import Arrays, sample_images
 from leanformer.measure import console, record, write_result
 from leanformer.search.clock import MACS_A_SECOND, Clock, Place, clock_for
 from leanformer.search.cost import Costs, calibrate_scale
-from leanformer.search.cost_table import measure_costs
+from leanformer.search.cost_table import measure_costs, whole_models
 from leanformer.search.directions import Direction, varied, with_another
 from leanformer.search.explore import Explorer
 from leanformer.search.judge import Judge
@@ -34,27 +34,10 @@ from leanformer.search.plan import Plan, Space, space_of
 
 from .arguments import device_of
 from .imagenet import LEAN, photographs, teacher_of, unlabelled
-from .plans_found import found_plans
+from .plans_by_hand import by_hand, slimming
+from .plans_found import build_of, found_plans
 from .plans_judged import judge_plans
 from .plans_table import plans_table
-
-OWN, EVERY = (224, 224), tuple(range(12))
-
-
-def _even(name: str, blocks: Iterable[int], size: tuple[int, int] = OWN, counted: bool = False) -> Direction:
-    return Direction(size, {name: dict.fromkeys(blocks, 1.0)}, counted)
-
-
-BY_HAND: dict[str, Direction] = {
-    "EViT in blocks 3, 6, 9": _even("evit", (3, 6, 9)),
-    "EViT in nine blocks": _even("evit", range(3, 12)),
-    "ToMe in blocks 3, 6, 9": _even("tome", (3, 6, 9)),
-    "ToMe in every block, one number": _even("tome", EVERY, counted=True),
-    "ToMe from the third block on, one number": _even("tome", EVERY[2:], counted=True),
-    "208 px and ToMe in every block": _even("tome", EVERY, (208, 208), counted=True),
-    "RePa in every block": _even("repa", EVERY),
-}
-"""Name → direction; how strong it is follows from the time it may take."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +151,10 @@ def _pool(data: str | None, judge: str | None, most: int) -> Arrays:
 
 def measured_costs(study: Study) -> tuple[Costs, float]:
     """The table of costs on this device, and what the teacher's own optimised form takes a batch."""
-    ends = (study.space.sizes[0], study.space.sizes[-1])
-    timed = study.clock.models({size: fold(Plan(size).build(study.teacher)) for size in ends})
+    timed = study.clock.models(whole_models(study.teacher, study.space))
     costs = measure_costs(study.teacher, study.space, study.clock)
-    calibrate_scale(costs, study.space, {size: timing.median for size, timing in timed.items()})
-    return costs, timed[ends[0]].median
+    calibrate_scale(costs, study.space, {name: timing.median for name, timing in timed.items()})
+    return costs, timed[study.space.sizes[0]].median
 
 
 def _explorer(study: Study, costs: Costs, pool: Arrays, images: int, few: int, seed: int) -> Explorer:
@@ -200,23 +182,12 @@ def search(study: Study, explorer: Explorer, wanted: dict[str, float], evaluatio
             continue
         took = time.monotonic() - began
         hand = {name: _told(plan, explorer) for name, plan in by_hand(explorer, budget)}
+        slimmed = slimming(explorer.costs, budget)
         found = [_told(each.plan, explorer) for each in best]
         study.say(f"{target}: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%, {took:.0f} s")
-        content = {"target": target, "best": found, "hand": hand, "tried": len(explorer.judge.known), "seconds": took}
+        content = {"target": target, "best": found, "hand": hand, "slimmed": slimmed,
+                   "tried": len(explorer.judge.known), "seconds": took}  # fmt: skip
         (study.folder / f"lean {target}.json").write_text(json.dumps(content))
-
-
-def by_hand(explorer: Explorer, budget: float) -> Iterator[tuple[str, Plan]]:
-    """The plans made by hand that keep the budget as they are predicted."""
-    for name, direction in BY_HAND.items():
-        known = direction.size in explorer.space.sizes and direction.weights.keys() <= explorer.space.choices.keys()
-        plan = explorer.within(budget, direction) if known else None
-        if plan is not None and plan.shares:
-            yield name, plan
-    for size in explorer.space.sizes:
-        if explorer.costs.predict(Plan(size)) <= budget:
-            yield "fewer pixels", Plan(size)
-            return
 
 
 def _told(plan: Plan, explorer: Explorer) -> dict[str, Any]:
@@ -258,7 +229,7 @@ def _measured(study: Study, wanted: dict[str, dict[str, Any]], names: list[str])
 
     The error is that of the predicted *speed-up*, so that a machine which became slower since the costs were timed
     does not count against the plan."""
-    some = {name: fold(Plan.from_json(wanted[name]["plan"]).build(study.teacher.cpu())) for name in names}
+    some = {name: fold(build_of(wanted[name])(study.teacher.cpu())) for name in names}
     timed = study.clock.models({"teacher": fold(lf.apply(study.teacher)), **some})
     kept = json.loads((study.folder / "costs.json").read_text())
     for name in some:

@@ -1,12 +1,25 @@
 """The plans that a search left in its folder."""
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+import leanformer as lf
+from leanformer.core import parse_method
+from leanformer.search.plan import Plan
+
 
 def found_plans(folder: Path, families: int = 4) -> dict[str, dict[str, Any]]:
-    """Name → plan for all that the search left: the best, the best of other families, and those made by hand."""
+    """Name → plan for all that the search left: the best, the best of other families, and those made by hand.
+
+    Args:
+        folder: what the search left.
+        families: of how many the best is taken.
+    """
     wanted: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("lean *.json")):
         found = json.loads(path.read_text())
@@ -16,5 +29,24 @@ def found_plans(folder: Path, families: int = 4) -> dict[str, dict[str, Any]]:
             champions.setdefault(told["family"], told)
         for index, (family, told) in enumerate(list(champions.items())[:families]):
             wanted[f"lean {target}{f', {family}' if index else ''}"] = told
-        wanted |= {f"{name}, {target}": told for name, told in found["hand"].items()}
+        wanted |= {f"{name}, {target}": told for name, told in (found["hand"] | found.get("slimmed", {})).items()}
     return wanted
+
+
+def build_of(told: dict[str, Any]) -> Callable[[nn.Module], nn.Module]:
+    """How a plan's model, or that of a method which is not searched, is made from the teacher.
+
+    Args:
+        told: what `found_plans` says of it.
+
+    >>> slim = build_of({"method": "sit:at=(1,),keep_ratio=0.5"})
+    >>> [spec.name for spec in slim(lf.create("vit", depth=2)).card.methods]
+    ['sit']
+    """
+    if "plan" in told:
+        return Plan.from_json(told["plan"]).build
+    return functools.partial(_applied, method=told["method"])
+
+
+def _applied(teacher: nn.Module, method: str) -> nn.Module:
+    return lf.apply(teacher, parse_method(method))

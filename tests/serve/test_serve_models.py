@@ -219,6 +219,16 @@ def test_a_command_line_opens_models_by_the_names_it_gives(tmp_path, monkeypatch
     assert seen == [[path, path], []]
 
 
+def test_arguments_are_for_the_models_given_by_name_and_files_may_stand_beside_them(tmp_path, monkeypatch):
+    path = lf.save(tiny(), tmp_path / "lean.safetensors")
+    told: list[list[str]] = []
+    monkeypatch.setattr(serve_work, "listen", lambda served, *_: told.append([each.name for each in served]))
+    small = ["--set", "depth=1", "--set", "img_size=32", "--set", "num_classes=5", "--device", "cpu"]
+    assert main(["serve", str(path), "small=vit", *small]) == 0
+    assert told == [["lean", "small"]]
+    assert main(["serve", str(path), *small]) == 2  # with no model that they could be for
+
+
 @pytest.mark.exhaustive
 def test_the_file_of_an_optimised_model_is_served_in_its_fast_form(tmp_path, monkeypatch):
     plain = lf.fuse(tiny(lf.EViT()))

@@ -101,6 +101,22 @@ class Build:
         """
         return open_model(model, self.methods, self.checkpoint, self.arguments, fast)
 
+    def among(self, model: str, models: Sequence[str]) -> Build:
+        """How one of several models is built: weights and arguments are for those given by name, if any is.
+
+        Args:
+            model: One of the models.
+            models: All of them.
+
+        >>> build = Build(checkpoint=Path("vit.pth"))
+        >>> build.among("a.safetensors", ["a.safetensors", "vit"]).checkpoint is None
+        True
+        """
+        finished = [describes_itself(each) or Path(each).suffix == ".onnx" for each in models]
+        if finished[models.index(model)] and not all(finished):
+            return replace(self, checkpoint=None, arguments=())
+        return self
+
 
 Built = Annotated[Build, tyro.conf.arg(name="")]
 AS_NAMED = Build()
@@ -144,17 +160,12 @@ class Comparison:
                 rows.append(tuple(part.strip() for part in spec.split("+")))
             else:
                 models.append(spec)
-        named = {model: self._build(model, models).open(model) for model in models}
+        plain = Build((), self.checkpoint, self.arguments)
+        named = {model: plain.among(model, models).open(model) for model in models}
         for specs in rows:
-            model = replace(self._build(first, models), methods=specs).open(first)
+            model = replace(plain.among(first, models), methods=specs).open(first)
             named[f"{first} {'+'.join(specs)}"] = fuse(model, verify=False) if self.fused else model
         return named
-
-    def _build(self, model: str, models: Sequence[str]) -> Build:
-        """How one of the models is built: weights and arguments are for those given by name, if any is."""
-        if describes_itself(model) and not all(map(describes_itself, models)):
-            return AS_NAMED
-        return Build((), self.checkpoint, self.arguments)
 
 
 Compared = Annotated[Comparison, tyro.conf.arg(name="")]

@@ -91,5 +91,6 @@ def serve(
     check_address(host, port)
     place = open_device(device)
     watched = work.watched(named, how, place) if reload else []  # first: a file may change while it is opened
-    served = [work.open_served(called, model, how, place) for called, model in named.items()]
+    every = named.values()
+    served = [work.open_served(called, model, how.among(model, every), place) for called, model in named.items()]
     work.listen(served, limits, max_batch, max_wait / 1000, host, port, watched, reload)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -38,6 +38,10 @@ class How:
     fused: bool
     optimized: bool | None
     max_batch: int
+
+    def among(self, model: str, models: Collection[str]) -> "How":
+        """How one of several models is opened: weights and arguments are for those given by name, if any is."""
+        return dataclasses.replace(self, built=self.built.among(model, list(models)))
 
 
 def named(models: tuple[str, ...], name: str | None) -> dict[str, str]:
@@ -137,7 +141,9 @@ def watched(models: dict[str, str], how: How, place: torch.device) -> list[Watch
     """Those of the models that lie in files, to be opened anew when these change."""
     files = {name: model for name, model in models.items() if Path(model).suffix in (".safetensors", ".onnx")}
     return [
-        Watched(name, Path(model), functools.partial(open_served, name, model, how, place))
+        Watched(
+            name, Path(model), functools.partial(open_served, name, model, how.among(model, models.values()), place)
+        )
         for name, model in files.items()
     ]
 

@@ -2,8 +2,9 @@
 
     T(plan) = scale · ( outside(size) + Σ_blocks mix(N) + ffn(N') + overhead of the reduction )
 
-A part is timed at a few token counts and interpolated between them. `scale` makes the sum of the unchanged model's
-parts what the unchanged model really takes. N tokens into a block, N' behind its token mixer.
+A part is timed at a few token counts and interpolated between them; what lies outside of blocks is timed as the model
+without them. `scale` makes the sum of the unchanged model's parts what the unchanged model really takes. N tokens into
+a block, N' behind its token mixer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,10 @@ from .plan import Plan, Space
 
 Curve = tuple[list[int], list[float]]
 """Token counts, and the seconds at them."""
+BARE = "without its blocks"
+"""The name of a model's embedding, norm and head, timed as a whole."""
+MOST_OUTSIDE = 0.9
+"""Of a model's time at most; what is timed without the blocks of a tiny one may be noise."""
 
 
 @dataclass
@@ -57,8 +62,16 @@ class Costs:
         Args:
             plan: what is changed.
         """
+        return self.seconds(plan, tokens_by_block(plan, self.tokens[plan.size], self.prefix))
+
+    def seconds(self, plan: Plan, left: Sequence[tuple[int, int]]) -> float:
+        """Seconds a batch of the plan's model when so many tokens are left.
+
+        Args:
+            plan: what is changed.
+            left: tokens into each block and behind its token mixer.
+        """
         ffn, gone = plan.acting_on("ffn"), plan.acting_on("mixer")
-        left = tokens_by_block(plan, self.tokens[plan.size], self.prefix)
         total = self.outside[plan.size]
         for block, (before, behind) in enumerate(left):
             total += self.part("mix", block, "gone" if block in gone else "", before)
@@ -115,26 +128,29 @@ def tokens_by_block(plan: Plan, tokens: Sequence[int], prefix: int) -> list[tupl
     return counts
 
 
-def calibrate_scale(costs: Costs, space: Space, seconds: Mapping[tuple[int, int], float]) -> None:
+def calibrate_scale(costs: Costs, space: Space, seconds: Mapping[Any, float]) -> None:
     """Let predictions agree with whole unchanged models: what lies outside of blocks by size, and the scale.
+
+    The scale is that of the blocks at the model's own size. What a model of another size takes beyond its blocks
+    counts as outside of them, and lies between the sizes that were timed in proportion to the pixels.
 
     Args:
         costs: changed in place.
         space: what the search may choose from.
-        seconds: image size → what the whole unchanged model takes a batch there; at least its own size.
+        seconds: image size → what the whole unchanged model takes a batch there; at least its own size. `BARE` → what
+            it takes without its blocks; nothing, where that is not known.
     """
     own = space.sizes[0]
     blocks = {}
     for size in space.sizes:
         costs.outside[size], costs.scale = 0.0, 1.0
         blocks[size] = costs.predict(Plan(size))
+    bare = min(seconds.get(BARE, 0.0), MOST_OUTSIDE * seconds[own])
+    costs.scale = (seconds[own] - bare) / blocks[own]
     pixels = {size: size[0] * size[1] / (own[0] * own[1]) for size in space.sizes}
-    if len(seconds) > 1:  # two unknowns: the scale of the blocks, and seconds a pixel outside of them
-        known = list(seconds)
-        table = np.array([[blocks[size], pixels[size]] for size in known])
-        scale, outside = np.linalg.lstsq(table, np.array([seconds[size] for size in known]), rcond=None)[0]
-        if scale > 0.3 and outside >= 0:
-            costs.scale = float(scale)
-            costs.outside = {size: float(outside / scale) * pixels[size] for size in space.sizes}
-            return
-    costs.scale = seconds[own] / blocks[own]
+    timed = sorted((pixels[size], seconds[size] / costs.scale - blocks[size]) for size in pixels if size in seconds)
+    if len(timed) == 1:
+        timed = [(0.0, 0.0), *timed]
+    known, outside = zip(*timed)
+    for size in space.sizes:
+        costs.outside[size] = float(np.interp(pixels[size], known, outside))

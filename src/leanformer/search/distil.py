@@ -19,6 +19,7 @@ from ..data.samples import sample_images
 from ..data.sources import Data
 from ..train import Recipe, Result, fit
 from ..train.finetune import finetune
+from ..train.parallel import quick_precision
 from .parts import Parts, some
 from .plan import Plan
 from .progress import Progress
@@ -166,6 +167,6 @@ class Distiller:
         return fit(
             student, recipe=recipe, data=data, teacher={"teacher": apply(self.teacher.cpu())}, objective=objective,
             output=folder, resume=folder is not None and folder.exists(), seed=self.options.seed,
-            device=str(device), precision="bf16" if device.type == "cuda" else "no", evaluate_every=0,
+            device=str(device), precision=quick_precision(student, device), evaluate_every=0,
             quiet=quiet, max_updates=max_updates, calibrate=len(self.parts.choosing),
         )  # fmt: skip

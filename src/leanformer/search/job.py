@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..core import fold, fuse, save
+from ..core import fuse, save
 from ..data.samples import sample_images
 from ..speed import load
 from .choose import MISSED, Chooser, told
 from .clock import clock_for
 from .cost import Costs, calibrate_scale
-from .cost_table import measure_costs
+from .cost_table import measure_costs, whole_models
 from .distil import Distiller
 from .explore import Explorer
 from .final import Finish
@@ -79,13 +79,13 @@ class Job:
         """The table of costs, scaled to whole models; timed here or read from the folder."""
         if "costs" in self.entries:
             return Costs.from_json(self.entries["costs"])
-        ends = dict.fromkeys((self.space.sizes[0], self.space.sizes[-1]))
-        with self.progress.step("timing the model as it is", len(ends) + self.clock.repeats) as done:
-            timed = self.clock.models({size: fold(Plan(size).build(self.teacher)) for size in ends}, done)
+        models = whole_models(self.teacher, self.space)
+        with self.progress.step("timing the model as it is", len(models) + self.clock.repeats) as done:
+            timed = self.clock.models(models, done)
         own = timed[self.space.sizes[0]]
         with self.progress.step("timing its parts", 100) as done:
             costs = measure_costs(self.teacher, self.space, self.clock, lambda now, of: done(round(100 * now / of)))
-        calibrate_scale(costs, self.space, {size: timing.median for size, timing in timed.items()})
+        calibrate_scale(costs, self.space, {name: timing.median for name, timing in timed.items()})
         self.entries["teacher"] = {"seconds": own.median, "spread": own.spread}
         self.entries["costs"] = costs.to_json()
         self.record.keep()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..core import METHODS, apply, blocks_of, calibrate, input_of, share, with_options
 from ..data.sources import Data
 from ..train import evaluate, extract_features, knn_accuracy
+from ..train.parallel import quick_precision
 from .plan import Plan, Space
 
 BATCH = {"cuda": 256, "cpu": 16}
@@ -201,6 +202,6 @@ class Judge:
     @torch.inference_mode()
     def _answers(self, model: nn.Module, size: tuple[int, int], first: int = 0, last: int | None = None) -> Tensor:
         batch = BATCH.get(self.device.type, BATCH["cpu"])
-        low = self.device.type == "cuda"
+        low = quick_precision(self.teacher, self.device) == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=low):
             return torch.cat([model(part) for part in self._view(size)[first:last].split(batch)])

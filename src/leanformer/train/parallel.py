@@ -8,7 +8,7 @@ import contextlib
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -22,6 +22,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from ..core import blocks_of
 from .runs import Settings
 
+LARGE = 1_000_000
+"""Parameters from which on a model gains by bf16 on a CPU: a ViT of 96 channels gains a seventh, of 192 two thirds."""
 WHOLE = distributed.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -47,6 +49,25 @@ def accelerator_for(settings: Settings, folder: Path | None) -> Accelerator:
     if settings.shard and accelerator.num_processes == 1:
         raise ValueError("shard spreads a model over processes, but there is one; start several with torchrun")
     return accelerator
+
+
+def quick_precision(model: nn.Module, device: torch.device) -> Literal["no", "bf16"]:
+    """The precision in which a model is trained fastest: bf16 on GPUs and on CPUs with instructions for it.
+
+    On a CPU rounding costs a small model more than its products gain.
+
+    Args:
+        model: what is trained.
+        device: where.
+
+    >>> quick_precision(nn.Linear(8, 8), torch.device("cpu"))
+    'no'
+    """
+    if device.type != "cpu":
+        return "bf16" if device.type == "cuda" else "no"
+    can = getattr(torch.cpu, "get_capabilities", dict)()  # not every torch tells
+    large = sum(parameter.numel() for parameter in model.parameters()) >= LARGE
+    return "bf16" if large and (can.get("avx512_bf16") or can.get("amx_bf16")) else "no"
 
 
 def shard(model: nn.Module, accelerator: Accelerator) -> None:
