@@ -130,3 +130,15 @@ def test_the_figure_is_that_of_the_result_files(tmp_path, capsys):
     kept = (ROOT / "docs" / "accuracy_speed.svg").read_text()
     assert len(students) == 6
     assert not [line for line in students if line not in kept], "python -m lab trade-off draws it anew"
+
+
+@pytest.mark.parametrize("kind", ["RetinaNet", "Mask R-CNN", "UperNet"])
+@pytest.mark.parametrize("size", ["Small", "Base"])
+def test_a_detector_has_the_latency_that_was_measured_on_a_cpu(kind, size):
+    found = {row["label"]: row["milliseconds"]["optimised"] / 1e3 for row in rows("dense_cpu")}
+    plain, lean = (found[f"{kind}, {name}{size}"] for name in ("Swin-", "RePa-Swin-"))
+    page = (ROOT / "docs" / "dense.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| {kind}, Swin-{size[0]} → RePa")]
+    seconds, ratio = line.split("|")[4:6]
+    assert numbers(seconds) == [pytest.approx(plain, abs=0.0051), pytest.approx(lean, abs=0.0051)]
+    assert numbers(ratio) == [pytest.approx(plain / lean, abs=0.0051)]

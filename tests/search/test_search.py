@@ -252,3 +252,18 @@ def test_a_backbone_without_a_head_is_judged_by_cosines_and_by_neighbours():
     assert found["teacher_knn_top1"] == 100, "images of a class differ by a little noise alone"
     assert found["drop"] == found["teacher_knn_top1"] - found["knn_top1"]
     assert accuracies(teacher, lean, known, dataclasses.replace(judging, labelled=False), "cpu") == {}
+
+
+def test_judging_in_bf16_leaves_pixels_and_fits_as_they_are(monkeypatch):
+    teacher = backbone("vit")
+    monkeypatch.setattr("leanformer.search.judge.quick_precision", lambda *_: "bf16")
+    drawn = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+    def images(size):  # a product, which autocast would round
+        return torch.einsum("nchw,cd->ndhw", torch.nn.functional.interpolate(drawn, size), torch.eye(3))
+
+    judge = Judge(teacher, space_of(teacher), images)
+    verdict = judge(Plan.of(SIZE, {"repa": {1: 0.5}}))
+    assert judge._view(SIZE).dtype == torch.float32
+    assert judge(Plan(SIZE)).loss < 0.01
+    assert verdict.loss > 0

@@ -421,10 +421,11 @@ def test_a_backbone_without_a_head_learns_its_teachers_features_and_labels_only_
     assert result.evaluation.summary().keys() == {"knn_top1", "knn_top5"}
 
 
-def test_a_backbone_without_a_head_is_judged_by_neighbours_beside_other_terms_too():
+@pytest.mark.parametrize("objective", ["relations:at=blocks.0", "relations:at=blocks.0 + answer_features"])
+def test_a_backbone_without_a_head_is_judged_by_neighbours_whatever_it_learns(objective):
     result = lf.train.fit(
         headless(), recipe=RECIPE.replace(epochs=1), data=arrays(), val=arrays(16), teacher=headless(1), device="cpu",
-        objective="relations:at=blocks.0 + answer_features", quiet=True,
+        objective=objective, quiet=True,
     )  # fmt: skip
     assert result.evaluation.summary().keys() == {"knn_top1", "knn_top5"}
     assert (CrossEntropy() + SoftDistillation()).judge is None

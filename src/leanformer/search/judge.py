@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..core import METHODS, apply, blocks_of, calibrate, input_of, share, with_options
 from ..data.sources import Data
 from ..train import evaluate, extract_features, knn_accuracy
+from ..train.judging import NEIGHBOURS
 from ..train.parallel import quick_precision
 from .plan import Plan, Space
 
@@ -25,8 +26,6 @@ BATCH = {"cuda": 256, "cpu": 16}
 """Images at a time while judging."""
 FITTED_ON = 64
 """Images that modules are fitted to for judging: thousands of tokens are enough for some hundred unknowns."""
-NEIGHBOURS = 20
-"""How many vote on the class of an image where there is no head."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +201,7 @@ class Judge:
     @torch.inference_mode()
     def _answers(self, model: nn.Module, size: tuple[int, int], first: int = 0, last: int | None = None) -> Tensor:
         batch = BATCH.get(self.device.type, BATCH["cpu"])
+        parts = self._view(size)[first:last].split(batch)  # pixels keep all their digits
         low = quick_precision(self.teacher, self.device) == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=low):
-            return torch.cat([model(part) for part in self._view(size)[first:last].split(batch)])
+            return torch.cat([model(part) for part in parts])

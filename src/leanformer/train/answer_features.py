@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from ..core import Step
 from ..data.sources import Data, Stream
 from .evaluation import Conditions
-from .judging import Neighbours, judge_by_neighbours
+from .judging import NEIGHBOURS, Neighbours, judge_by_neighbours
 from .objectives import FromTeacher, logits_of, objective
 
-NEIGHBOURS = 20
 FLOOR = 1e-3
 """The least of the features' mean square that counts as different between images."""
 

@@ -13,6 +13,9 @@ from .evaluation import Conditions, Evaluation
 from .features import Features, collect
 from .neighbours import judged, neighbour_votes
 
+NEIGHBOURS = 20
+"""How many vote on the class of an image."""
+
 
 class Neighbours(Evaluation):
     """An evaluation by neighbours: its accuracies go to logs under their own name; `loss` is of the votes' shares."""

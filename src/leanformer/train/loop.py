@@ -264,7 +264,8 @@ class Run:
         assert self.val is not None
         asked = self.settings
         how = Conditions(self.device, asked.evaluation_batch_size, asked.precision, asked.workers, self.accelerator)
-        return (self.learner.objective.judge or self.task.measure)(model, self.val, self.config, how)
+        judge = self.learner.objective.judge or self.task.measure_of(self.model)
+        return judge(model, self.val, self.config, how)
 
     def save(self) -> None:
         """Write the state to the run folder; all processes take part in gathering it."""

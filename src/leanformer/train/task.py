@@ -26,6 +26,7 @@ from ..data.samples import sample_images
 from ..data.sources import check_fit, check_labelled, open_data
 from ..settings import Settings
 from .evaluation import Conditions, measure
+from .judging import NEIGHBOURS, judge_by_neighbours
 from .learner import Teachers, choose_objective
 from .objectives import logits_of
 from .recipe import Recipe
@@ -146,6 +147,12 @@ class Task:
     def measure(self, model: nn.Module, data: Any, config: dict[str, Any], how: Conditions) -> Any:
         """How good a model is: an object with `summary()` (figures by name) and `images` (how many)."""
         return measure(model, data, config, how)
+
+    def measure_of(self, student: nn.Module) -> Callable[..., Any]:
+        """`measure`, or the same by neighbours among every other image for a backbone without a head."""
+        if getattr(student, "num_classes", None) == 0:
+            return lambda model, data, *how: judge_by_neighbours(model, data, None, NEIGHBOURS, *how)
+        return self.measure
 
     def pictures(self, model: nn.Module, data: Any, found: Any, folder: Path) -> None:
         """Draw what the model answers to some pictures into the run folder, where the report finds it.
