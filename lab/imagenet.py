@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -85,6 +85,7 @@ def imagenet(
     crop: float = 0.25,
     objective: str = "soft",
     seed: int = 0,
+    halves: tuple[Literal["choose", "judge"], ...] = ("choose", "judge"),
     variant: str = "",
     device: str | None = None,
     compile: bool = False,
@@ -110,6 +111,7 @@ def imagenet(
         crop: The smallest share of an image that a crop shows.
         objective: What is learnt from the teacher.
         seed: Of batches and new weights.
+        halves: Which halves of the labelled photographs are looked at.
         variant: A name for other settings than the default ones, kept with the row.
         device: cpu or cuda; by default the GPU if there is one.
         compile: Compile teacher and student for training.
@@ -120,7 +122,7 @@ def imagenet(
     teacher = teacher_of(checkpoint)
     rows = students(plans)
     chosen = choose(rows, only)
-    half = photographs(judge)
+    half = {name: part for name, part in photographs(judge).items() if name in halves}
     answers = {name: answers_of(teacher.to(place), part) for name, part in half.items()}
     training: Any = None
     for name in chosen:
@@ -134,6 +136,7 @@ def imagenet(
             row: dict[str, Any] = {
                 "model": name, "variant": variant, "epochs": epochs, "images": len(training), "seed": seed,
                 "learning_rate": learning_rate, "mixup": mixup, "cutmix": cutmix, "crop": crop, "objective": objective,
+                "batch_size": batch_size, "precision": quick_precision(student, place),
                 "macs": count(lf.fuse(student, verify=False)).macs, "commit": commit(),
             }  # fmt: skip
             before = {part: judged(student, found, answers[part], part) for part, found in half.items()}
@@ -158,7 +161,8 @@ def imagenet(
             }
             lf.save(student, folder / "model.safetensors")
             write_row(folder, row | {"seconds": round(time.perf_counter() - began, 1)})
-            console().print(f"{name}: {row['judge_top1']:.2f}, {time.perf_counter() - began:.0f} s", highlight=False)
+            found = ", ".join(f"{row[f'{part}_top1']:.2f} ({part})" for part in half)
+            console().print(f"{name}: {found}, {time.perf_counter() - began:.0f} s", highlight=False)
     gathered = [row for row in map(read_row, sorted(runs.iterdir())) if row is not None]
     about = {name: judged(teacher.to(place), part, answers[name], name) for name, part in half.items()}
     write_result(
