@@ -11,7 +11,7 @@ import leanformer as lf
 from leanformer.core import blocks_of, fold
 from leanformer.search.choose import Chooser, told
 from leanformer.search.clock import Part, Place, clock_for
-from leanformer.search.cost import BARE, calibrate_scale
+from leanformer.search.cost import LAST, calibrate_scale
 from leanformer.search.cost_table import _example, _kinds, measure_costs, whole_models
 from leanformer.search.directions import Direction, starts, varied, with_another
 from leanformer.search.distil import Distiller
@@ -184,14 +184,14 @@ def test_a_method_that_offers_nothing_on_a_model_is_refused_by_name():
 
 
 @pytest.mark.parametrize("family", ["vit", "swin", "poolformer"])
-def test_what_lies_outside_of_blocks_is_timed_and_sums_are_right_at_every_size(family):
+def test_what_lies_outside_of_blocks_is_found_and_sums_are_right_at_every_size(family):
     teacher = backbone(family)
     space, clock = space_of(teacher), clock_for(HERE, "macs")
     costs = measure_costs(teacher, space, clock)
     seconds = {name: timing.median for name, timing in clock.models(whole_models(teacher, space)).items()}
     calibrate_scale(costs, space, seconds)
     assert costs.scale == pytest.approx(1.0, abs=0.02)  # the sum of all parts is the whole
-    assert 0 < seconds[BARE] < seconds[space.sizes[0]]
+    assert 0 < costs.outside[space.sizes[0]] < seconds[LAST] < seconds[space.sizes[0]]
     for size in space.sizes:
         whole = clock.models({size: fold(Plan(size).build(teacher))})[size].median
         assert costs.predict(Plan(size)) == pytest.approx(whole, rel=0.02)

@@ -2,9 +2,9 @@
 
     T(plan) = scale · ( outside(size) + Σ_blocks mix(N) + ffn(N') + overhead of the reduction )
 
-A part is timed at a few token counts and interpolated between them; what lies outside of blocks is timed as the model
-without them. `scale` makes the sum of the unchanged model's parts what the unchanged model really takes. N tokens into
-a block, N' behind its token mixer.
+A part is timed at a few token counts and interpolated between them. `scale` makes the sum of the unchanged model's
+parts what the unchanged model really takes; what lies outside of blocks follows from the model with one block alone.
+N tokens into a block, N' behind its token mixer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from .plan import Plan, Space
 
 Curve = tuple[list[int], list[float]]
 """Token counts, and the seconds at them."""
-BARE = "without its blocks"
-"""The name of a model's embedding, norm and head, timed as a whole."""
+LAST = "its last block alone"
+"""The name of a model without its other blocks. Without any, its answer might not depend on the image."""
 MOST_OUTSIDE = 0.9
-"""Of a model's time at most; what is timed without the blocks of a tiny one may be noise."""
+"""Of a model's time at most; of a tiny model it may be noise."""
 
 
 @dataclass
@@ -129,24 +129,27 @@ def tokens_by_block(plan: Plan, tokens: Sequence[int], prefix: int) -> list[tupl
 
 
 def calibrate_scale(costs: Costs, space: Space, seconds: Mapping[Any, float]) -> None:
-    """Let predictions agree with whole unchanged models: what lies outside of blocks by size, and the scale.
+    """Let predictions agree with whole unchanged models: the scale, and what lies outside of blocks by size.
 
-    The scale is that of the blocks at the model's own size. What a model of another size takes beyond its blocks
+    Both follow from the model as it is and with one block alone. What it takes beyond its blocks at another size
     counts as outside of them, and lies between the sizes that were timed in proportion to the pixels.
 
     Args:
         costs: changed in place.
         space: what the search may choose from.
-        seconds: image size → what the whole unchanged model takes a batch there; at least its own size. `BARE` → what
-            it takes without its blocks; nothing, where that is not known.
+        seconds: image size → what the whole unchanged model takes a batch there; at least its own size. `LAST` → what
+            it takes with its last block alone; nothing lies outside of blocks where that is not known.
     """
-    own = space.sizes[0]
-    blocks = {}
+    own, blocks = space.sizes[0], {}
     for size in space.sizes:
         costs.outside[size], costs.scale = 0.0, 1.0
         blocks[size] = costs.predict(Plan(size))
-    bare = min(seconds.get(BARE, 0.0), MOST_OUTSIDE * seconds[own])
-    costs.scale = (seconds[own] - bare) / blocks[own]
+    most = seconds[own] / blocks[own]
+    costs.scale = most
+    if LAST in seconds:
+        tokens, last = costs.tokens[own][-1], len(costs.kinds) - 1
+        others = blocks[own] - costs.part("mix", last, "", tokens) - costs.part("ffn", last, "", tokens)
+        costs.scale = max((1 - MOST_OUTSIDE) * most, min(most, (seconds[own] - seconds[LAST]) / others))
     pixels = {size: size[0] * size[1] / (own[0] * own[1]) for size in space.sizes}
     timed = sorted((pixels[size], seconds[size] / costs.scale - blocks[size]) for size in pixels if size in seconds)
     if len(timed) == 1:

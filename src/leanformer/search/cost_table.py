@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core import METHODS, Block, apply, blocks_of, fold, input_of
 from .clock import Clock, Part, Place
-from .cost import BARE, Costs, Curve
+from .cost import LAST, Costs, Curve
 from .plan import Plan, Space
 
 REDUCED_AT, REDUCED_BY = (0.06, 0.3, 0.65, 1.0), 0.2
@@ -59,17 +59,20 @@ def measure_costs(
 
 
 def whole_models(teacher: nn.Module, space: Space) -> dict[Any, nn.Module]:
-    """The unchanged model, fused, at its own and its smallest size, and without its blocks: what sums are set right by.
+    """The unchanged model, fused, at its own and its smallest size, and with its last block alone: for the scale.
 
     Args:
         teacher: the unchanged model.
         space: what the search may choose from.
     """
     models: dict[Any, nn.Module] = {size: fold(Plan(size).build(teacher)) for size in (space.sizes[0], space.sizes[-1])}
-    bare = copy.deepcopy(models[space.sizes[0]])
-    for name in blocks_of(bare):
-        bare.set_submodule(name, nn.Identity())
-    return {**models, BARE: bare}
+    others = list(blocks_of(models[space.sizes[0]]))[:-1]
+    if not others:
+        return models
+    alone = copy.deepcopy(models[space.sizes[0]])
+    for name in others:
+        alone.set_submodule(name, nn.Identity())
+    return {**models, LAST: alone}
 
 
 def _halves(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict[Any, Part]:
