@@ -152,6 +152,8 @@ def imagenet(
                     device=str(place), precision=quick_precision(student, place), compile=compile,
                     calibrate=0, evaluate_every=0, quiet=True,
                 )  # fmt: skip
+                if not result.finished:
+                    raise SystemExit(f"stopped while {name} was trained; the same command trains it again")
                 student = result.model
             student = student.eval().to(place)
             row |= {
