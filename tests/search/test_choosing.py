@@ -195,3 +195,13 @@ def test_what_lies_outside_of_blocks_is_found_and_sums_are_right_at_every_size(f
     for size in space.sizes:
         whole = clock.models({size: fold(Plan(size).build(teacher))})[size].median
         assert costs.predict(Plan(size)) == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize(("images", "batch", "rate"), [(100_000, 256, 1e-4), (512, 64, 5e-5), (128, 16, 2.5e-5)])
+def test_few_images_are_learnt_in_small_batches_at_a_lower_rate(images, batch, rate):
+    data = (torch.zeros(80, 3, 32, 32, dtype=torch.uint8), torch.arange(80) % 3)
+    options = Options(target=Target(speedup=2.0), place=HERE)
+    recipe = Distiller(backbone("vit"), split(data, choosing=4, judging=20), options, Progress(quiet=True)).recipe(
+        images
+    )
+    assert (recipe.batch_size, recipe.learning_rate) == (batch, pytest.approx(rate))
