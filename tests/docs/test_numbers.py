@@ -47,26 +47,26 @@ def test_a_student_has_the_speed_and_accuracy_that_were_measured(start, name):
 
 
 CPU_PLANS = {
-    "CPU: `lean`, asked for 1.5": ("lean", "1.5"),
-    "CPU: `lean`, asked for 2 ": ("lean", "2"),
-    "CPU: 160 px": ("fewer pixels", "2"),
-    "CPU: `lean`, asked for 2.5": ("lean", "2.5"),
-    "CPU: 144 px": ("fewer pixels", "2.5"),
+    "CPU: `lean`, asked for 1.5": "lean 1.5",
+    "CPU: `lean`, asked for 2 ": "lean 2",
+    "CPU: 160 px": "fewer pixels, 2",
+    "CPU: `lean`, asked for 2.5": "lean 2.5",
+    "CPU: 144 px": "fewer pixels, 2.5",
 }
 """Start of a row → the plan and its target."""
 
 
 @pytest.mark.parametrize("start", CPU_PLANS)
 def test_a_plan_has_the_speed_and_accuracy_that_were_measured_on_a_cpu(start):
-    plan, target = CPU_PLANS[start]
-    timed = rows("lean_search_cpu") + rows("lean_search_cpu_3")
-    judged = [row for row in rows("lean_plans_cpu") if row.get("target") == f"{target} times" and row["model"] == plan]
-    (found,) = judged
-    speeds = [row["speedup"] for row in timed if row["plan"] == found["plan"]]
-    _, told, top1, _, agrees = cells(start)
-    assert numbers(told) == pytest.approx(sorted({min(speeds), max(speeds)}), abs=0.0051)
-    assert float(top1) == pytest.approx(found["photos_top1"], abs=0.051)
-    assert float(agrees) == pytest.approx(found["photos_agreement"], abs=0.051)
+    timed, distilled = (
+        {row["model"]: row for row in rows(name)}[CPU_PLANS[start]]
+        for name in ("lean_search_cpu", "lean_search_distilled_cpu")
+    )
+    _, speed, top1, less, agrees = cells(start)
+    assert numbers(speed) == [pytest.approx(timed["speedup"], abs=0.0051)]
+    assert float(top1) == pytest.approx(distilled["judge_top1"], abs=0.051)
+    assert less == difference(answers(distilled, "judge"), teacher_answers(ROOT / "results"))
+    assert float(agrees) == pytest.approx(distilled["judge_agreement"], abs=0.051)
 
 
 def test_what_a_method_gains_on_a_cpu_was_measured_in_each_runtime():
