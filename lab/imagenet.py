@@ -18,7 +18,7 @@ import leanformer as lf
 from leanformer.core import input_of
 from leanformer.data import Arrays, EvaluationView, open_data, sample_images
 from leanformer.measure import choose, commit, console, count, record, write_result
-from leanformer.train.parallel import quick_precision
+from leanformer.train import quick_precision
 
 from .arguments import device_of
 from .plans_found import build_of, found_plans

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from leanformer.methods.sit.method import slimmed_counts
+from leanformer.methods.sit import slimmed_counts
 from leanformer.search.cost import Costs
 from leanformer.search.directions import Direction
 from leanformer.search.explore import Explorer

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from ..core import Objective, apply, calibrate
 from ..data.samples import sample_images
 from ..data.sources import Data
-from ..train import Recipe, Result, fit
+from ..train import Recipe, Result, fit, quick_precision
 from ..train.finetune import finetune
-from ..train.parallel import quick_precision
 from .parts import Parts, some
 from .plan import Plan
 from .progress import Progress

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from ..core import METHODS, apply, blocks_of, calibrate, input_of, share, with_options
 from ..data.sources import Data
-from ..train import evaluate, extract_features, knn_accuracy
+from ..train import evaluate, extract_features, knn_accuracy, quick_precision
 from ..train.judging import NEIGHBOURS
-from ..train.parallel import quick_precision
 from .plan import Plan, Space
 
 BATCH = {"cuda": 256, "cpu": 16}

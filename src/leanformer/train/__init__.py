@@ -16,6 +16,7 @@ from .objectives import (
     SoftDistillation,
     parse_objective,
 )
+from .parallel import quick_precision
 from .probe import Probe, linear_probe
 from .profiling import profile
 from .recipe import Recipe, plain
@@ -55,6 +56,7 @@ __all__ = [
     "parse_objective",
     "plain",
     "profile",
+    "quick_precision",
     "read_run",
     "with_places",
     "write_label_maps",
