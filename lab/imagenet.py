@@ -149,7 +149,7 @@ def imagenet(
                 )  # fmt: skip
                 result = lf.train.fit(
                     student, recipe=recipe, data=training, teacher=lf.apply(teacher), objective=objective, seed=seed,
-                    device=str(place), precision=quick_precision(student, place), compile=compile,
+                    device=str(place), precision=row["precision"], compile=compile,
                     calibrate=0, evaluate_every=0, quiet=True,
                 )  # fmt: skip
                 if not result.finished:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,7 +101,7 @@ class Build:
         """
         return open_model(model, self.methods, self.checkpoint, self.arguments, fast)
 
-    def among(self, model: str, models: Sequence[str]) -> Build:
+    def among(self, model: str, models: Collection[str]) -> Build:
         """How one of several models is built: weights and arguments are for those given by name, if any is.
 
         Args:
@@ -112,10 +112,13 @@ class Build:
         >>> build.among("a.safetensors", ["a.safetensors", "vit"]).checkpoint is None
         True
         """
-        finished = [describes_itself(each) or Path(each).suffix == ".onnx" for each in models]
-        if finished[models.index(model)] and not all(finished):
+        if _is_finished(model) and not all(map(_is_finished, models)):
             return replace(self, checkpoint=None, arguments=())
         return self
+
+
+def _is_finished(model: str) -> bool:
+    return describes_itself(model) or Path(model).suffix == ".onnx"
 
 
 Built = Annotated[Build, tyro.conf.arg(name="")]

@@ -41,7 +41,7 @@ class How:
 
     def among(self, model: str, models: Collection[str]) -> "How":
         """How one of several models is opened: weights and arguments are for those given by name, if any is."""
-        return dataclasses.replace(self, built=self.built.among(model, list(models)))
+        return dataclasses.replace(self, built=self.built.among(model, models))
 
 
 def named(models: tuple[str, ...], name: str | None) -> dict[str, str]:

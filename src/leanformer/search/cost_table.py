@@ -65,7 +65,8 @@ def whole_models(teacher: nn.Module, space: Space) -> dict[Any, nn.Module]:
         teacher: the unchanged model.
         space: what the search may choose from.
     """
-    models: dict[Any, nn.Module] = {size: fold(Plan(size).build(teacher)) for size in (space.sizes[0], space.sizes[-1])}
+    ends = dict.fromkeys((space.sizes[0], space.sizes[-1]))
+    models: dict[Any, nn.Module] = {size: fold(Plan(size).build(teacher)) for size in ends}
     others = list(blocks_of(models[space.sizes[0]]))[:-1]
     if not others:
         return models

@@ -98,6 +98,7 @@ class Judge:
     def __init__(self, teacher: nn.Module, space: Space, images: Callable[[tuple[int, int]], Tensor]):
         self.teacher, self.space, self._images = teacher.eval(), space, images
         self.device = next(teacher.parameters()).device
+        self.rounds = quick_precision(teacher, self.device) == "bf16"
         self.own = tuple(input_of(teacher)["input_size"][1:])
         self._pixels: dict[tuple[int, int], Tensor] = {}
         self._bases: dict[tuple[Any, ...], nn.Module] = {}
@@ -201,6 +202,5 @@ class Judge:
     def _answers(self, model: nn.Module, size: tuple[int, int], first: int = 0, last: int | None = None) -> Tensor:
         batch = BATCH.get(self.device.type, BATCH["cpu"])
         parts = self._view(size)[first:last].split(batch)  # pixels keep all their digits
-        low = quick_precision(self.teacher, self.device) == "bf16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=low):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.rounds):
             return torch.cat([model(part) for part in parts])
