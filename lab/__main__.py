@@ -15,6 +15,7 @@ from .dense_study import dense_study
 from .families import run_families
 from .figures import figure
 from .imagenet import imagenet
+from .imagenet_times import imagenet_times
 from .kernel_suite import run_kernels
 from .papers import papers
 from .plans import plans
@@ -31,6 +32,7 @@ from .study import study
 from .suite import Options, run_suite
 from .trade_off import trade_off
 from .training_free import training_free
+from .transfer import transfer
 
 Batches = Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--batch"])]
 
@@ -120,7 +122,9 @@ def results(page: Path = Path("docs/results.md"), folder: Path = Path("results")
 VERBS = {
     "study": study,
     "imagenet": imagenet,
+    "imagenet-times": imagenet_times,
     "plans": plans,
+    "transfer": transfer,
     "predict-bench": predict_bench,
     "predict-kills": predict_kills,
     "predict-million": predict_million,

@@ -11,21 +11,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import timm
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import leanformer as lf
-from leanformer.core import input_of
+from leanformer.core import fold, input_of
 from leanformer.data import Arrays, EvaluationView, open_data, sample_images
 from leanformer.measure import choose, commit, console, count, record, write_result
 from leanformer.train import quick_precision
 
 from .arguments import device_of
+from .peers import installed, pruned
 from .plans_found import build_of, found_plans
 from .studies.file_lock import file_lock, read_row, write_row
 
 Build = Callable[[nn.Module], nn.Module]
 LEAN = (1.25, 1.5, 2.0, 2.5, 3.0)
+PRUNED, PRUNED_BY = "Torch-Pruning", 512
+"""The peer's rows, and how many photographs its channels are chosen by."""
 INPUT = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 1.0}
 """How the ViT-Ti of AugReg normalises; the photographs are cropped already."""
 
@@ -39,11 +44,22 @@ def teacher_of(checkpoint: Path) -> nn.Module:
     return lf.create("vit_tiny_patch16_224", checkpoint, pretrained_cfg_overlay=INPUT).eval()
 
 
+def timms_vit(checkpoint: Path) -> nn.Module:
+    """The same model as timm has it.
+
+    Args:
+        checkpoint: its weights, under timm's keys.
+    """
+    model = timm.create_model("vit_tiny_patch16_224", pretrained_cfg_overlay=INPUT).eval()
+    model.load_state_dict({key: value.float() for key, value in load_file(checkpoint).items()})
+    return model
+
+
 def students(plans: Path | None = None) -> dict[str, Build]:
     """Name of a row → how its student is made from the teacher.
 
     Args:
-        plans: the folder in which `python -m lab plans` left what it found.
+        plans: the folder in which `python -m lab plans` left what it found, or the file that it wrote.
     """
 
     def method(*methods: Any) -> Build:
@@ -70,6 +86,21 @@ def students(plans: Path | None = None) -> dict[str, Build]:
     return rows
 
 
+def pruned_students(checkpoint: Path, images: Callable[[], Tensor]) -> dict[str, Build]:
+    """Rows of what a user would take instead: channels removed by Torch-Pruning (group Taylor), where it is installed.
+
+    Args:
+        checkpoint: weights of vit_tiny_patch16_224.
+        images: photographs by which channels are chosen.
+    """
+
+    def build(_: nn.Module, giga: float) -> nn.Module:
+        return lf.adopt(pruned(timms_vit(checkpoint), int(giga * 1e9), images()))
+
+    sizes = (0.97, 0.8, 0.61) if installed("torch-pruning") else ()
+    return {f"{PRUNED} to {giga} GMACs": functools.partial(build, giga=giga) for giga in sizes}
+
+
 def imagenet(
     checkpoint: Path,
     data: str,
@@ -86,6 +117,7 @@ def imagenet(
     objective: str = "soft",
     seed: int = 0,
     halves: tuple[Literal["choose", "judge"], ...] = ("choose", "judge"),
+    before: bool = True,
     variant: str = "",
     device: str | None = None,
     compile: bool = False,
@@ -100,7 +132,8 @@ def imagenet(
         checkpoint: Weights of vit_tiny_patch16_224.
         data: Photographs without labels to distil on.
         judge: Labelled photographs; one half chooses among recipes, the other judges.
-        plans: The folder of `python -m lab plans`, for the rows called lean and those made by hand beside them.
+        plans: The folder of `python -m lab plans`, or the file it wrote, for the rows called lean and those made by
+            hand beside them.
         only: Only the rows whose name contains this text, or the one whose whole name it is; several parted by |.
         epochs: Of each student.
         images: Only the first so many photographs to distil on.
@@ -112,6 +145,7 @@ def imagenet(
         objective: What is learnt from the teacher.
         seed: Of batches and new weights.
         halves: Which halves of the labelled photographs are looked at.
+        before: Judge each student before its training as well; for a second seed that says nothing new.
         variant: A name for other settings than the default ones, kept with the row.
         device: cpu or cuda; by default the GPU if there is one.
         compile: Compile teacher and student for training.
@@ -120,48 +154,45 @@ def imagenet(
     """
     place = device_of(device)
     teacher = teacher_of(checkpoint)
-    rows = students(plans)
+    photos = functools.cache(functools.partial(unlabelled, data, images))
+    rows = students(plans) | pruned_students(checkpoint, lambda: sample_images(teacher, photos(), PRUNED_BY, seed=0))
     chosen = choose(rows, only)
     half = {name: part for name, part in photographs(judge).items() if name in halves}
     answers = {name: answers_of(teacher.to(place), part) for name, part in half.items()}
-    training: Any = None
     for name in chosen:
         folder = runs / f"{name}{f' {variant}' if variant else ''}, {epochs} epochs, seed {seed}".replace("/", "-")
         with file_lock(folder) as mine:
             if not mine or read_row(folder) is not None:
                 continue
-            training = unlabelled(data, images) if training is None else training
+            training = photos()
             began = time.perf_counter()
             student = fitted(rows[name](teacher.cpu()), teacher, training, place)
             row: dict[str, Any] = {
                 "model": name, "variant": variant, "epochs": epochs, "images": len(training), "seed": seed,
                 "learning_rate": learning_rate, "mixup": mixup, "cutmix": cutmix, "crop": crop, "objective": objective,
                 "batch_size": batch_size, "precision": quick_precision(student, place),
-                "macs": count(lf.fuse(student, verify=False)).macs, "commit": commit(),
+                "macs": count(fold(student)).macs, "commit": commit(),
             }  # fmt: skip
-            before = {part: judged(student, found, answers[part], part) for part, found in half.items()}
-            row |= {f"before_{key}": value for found in before.values() for key, value in found.items()}
+            for part, found in half.items() if before else ():
+                untrained = judged(student, found, answers[part], part)
+                row |= {f"before_{key}": value for key, value in untrained.items()}
             if epochs:
-                recipe = lf.recipes.finetune(
+                recipe = distillation(
                     epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, mixup=mixup, cutmix=cutmix,
-                    crop_scale=(crop, 1.0), ema=None, auto_augment=None, color_jitter=0.2, label_smoothing=0.0,
-                    warmup_epochs=min(1, epochs / 5),
+                    crop_scale=(crop, 1.0),
                 )  # fmt: skip
-                result = lf.train.fit(
-                    student, recipe=recipe, data=training, teacher=lf.apply(teacher), objective=objective, seed=seed,
-                    device=str(place), precision=row["precision"], compile=compile,
-                    calibrate=0, evaluate_every=0, quiet=True,
+                student = trained(
+                    name, student, recipe=recipe, data=training, teacher=lf.apply(teacher), objective=objective,
+                    seed=seed, device=str(place), precision=row["precision"], compile=compile,
                 )  # fmt: skip
-                if not result.finished:
-                    raise SystemExit(f"stopped while {name} was trained; the same command trains it again")
-                student = result.model
             student = student.eval().to(place)
             row |= {
                 key: value
                 for part, found in half.items()
                 for key, value in judged(student, found, answers[part], part).items()
             }
-            lf.save(student, folder / "model.safetensors")
+            if not name.startswith(PRUNED):  # no card could say how to rebuild it
+                lf.save(student, folder / "model.safetensors")
             write_row(folder, row | {"seconds": round(time.perf_counter() - began, 1)})
             found = ", ".join(f"{row[f'{part}_top1']:.2f} ({part})" for part in half)
             console().print(f"{name}: {found}, {time.perf_counter() - began:.0f} s", highlight=False)
@@ -171,6 +202,31 @@ def imagenet(
         record("study imagenet", gathered, place, teacher={k: v for d in about.values() for k, v in d.items()}), output
     )
     console().print(f"{len(gathered)} rows in {output}")
+
+
+def distillation(epochs: int, **settings: Any) -> Any:
+    """The recipe of all students: `finetune` with light colours, and neither an average of weights nor smoothed labels.
+
+    Args:
+        epochs: of training.
+        settings: of the recipe, by name.
+    """
+    light = {"ema": None, "auto_augment": None, "color_jitter": 0.2, "label_smoothing": 0.0}
+    return lf.recipes.finetune(epochs=epochs, warmup_epochs=min(1, epochs / 5), **light, **settings)
+
+
+def trained(name: str, model: nn.Module, **options: Any) -> nn.Module:
+    """The model after its training, which a signal may stop: then no row is written of it.
+
+    Args:
+        name: of the row.
+        model: it is changed itself.
+        options: what `lf.train.fit` takes.
+    """
+    result = lf.train.fit(model, calibrate=0, evaluate_every=0, quiet=True, **options)
+    if not result.finished:
+        raise SystemExit(f"stopped while {name} was trained; the same command trains it again")
+    return result.model
 
 
 def fitted(student: nn.Module, teacher: nn.Module, data: Arrays, device: torch.device) -> nn.Module:

@@ -2,7 +2,7 @@
 
 | peer | package | what it does to a ViT |
 | --- | --- | --- |
-| torch-pruning | torch-pruning | removes channels of the embedding, of each head and of the MLP, by magnitude |
+| torch-pruning | torch-pruning | removes channels of embedding, heads and MLP, by their size or by photographs |
 | tome | tome (facebookresearch/ToMe) | merges r tokens in every block |
 | pruna | pruna, transformers | the same, on a ViT of transformers with the backbone's dims |
 | torchao | torchao | fp8 products, rounded row by row; beside ours, of the same lean model |
@@ -55,13 +55,20 @@ def make_peer(peer: str, backbone: nn.Module, macs: int) -> nn.Module:
     return PEERS[peer](backbone, macs)
 
 
-def pruned(backbone: nn.Module, macs: int) -> nn.Module:
-    """The ViT without its least channels, by Torch-Pruning; every layer loses the same share of them."""
-    whole = count(backbone).macs
+def pruned(backbone: nn.Module, macs: int, images: Tensor | None = None) -> nn.Module:
+    """The ViT without its least channels, by Torch-Pruning; every layer loses the same share of them.
+
+    Args:
+        backbone: the ViT, left as it was.
+        macs: of one image.
+        images: photographs, normalised as the ViT wants them: channels then count by what the loss would rise without
+            them (group Taylor), the ViT's own first answers being the labels; without photographs by their size.
+    """
+    whole, gradients = count(backbone).macs, None if images is None else _gradients(backbone, images)
     low, high, ratio = 0.0, 0.95, 1 - (macs / whole) ** 0.5  # MACs fall nearly with the square of the channels left
     best: tuple[float, nn.Module] | None = None
     for _ in range(TRIES):
-        model = _pruned_by(backbone, ratio)
+        model = _pruned_by(backbone, ratio, gradients)
         found = count(model).macs
         off = abs(found / macs - 1)
         if best is None or off < best[0]:
@@ -74,7 +81,7 @@ def pruned(backbone: nn.Module, macs: int) -> nn.Module:
     return best[1]
 
 
-def _pruned_by(backbone: Any, ratio: float) -> nn.Module:
+def _pruned_by(backbone: Any, ratio: float, gradients: dict[str, Tensor] | None) -> nn.Module:
     import torch_pruning  # type: ignore[import-not-found]
 
     model = copy.deepcopy(backbone).eval()
@@ -83,9 +90,14 @@ def _pruned_by(backbone: Any, ratio: float) -> nn.Module:
         attention.fused_attn = False  # the pruner follows products, not one fused operator
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the position embedding, which it prunes rightly
-        magnitude = torch_pruning.importance.GroupMagnitudeImportance(p=2)
+        if gradients is None:
+            importance = torch_pruning.importance.GroupMagnitudeImportance(p=2)
+        else:
+            importance = torch_pruning.importance.GroupTaylorImportance()
+            for name, parameter in model.named_parameters():
+                parameter.grad = gradients[name].clone()
         pruner = torch_pruning.pruner.BasePruner(
-            model, torch.randn(1, *input_of(model)["input_size"]), magnitude,
+            model, torch.randn(1, *input_of(model)["input_size"]), importance,
             pruning_ratio=ratio, ignored_layers=[model.head], round_to=ROUND_TO,
             num_heads={attention.qkv: attention.num_heads for attention in attentions},
         )  # fmt: skip
@@ -96,7 +108,17 @@ def _pruned_by(backbone: Any, ratio: float) -> nn.Module:
         attention.head_dim = attention.attn_dim // attention.num_heads
         attention.scale = attention.head_dim**-0.5
         attention.fused_attn = True
+    model.zero_grad()
     return model
+
+
+def _gradients(backbone: nn.Module, images: Tensor, batch: int = 32) -> dict[str, Tensor]:
+    """Gradients of the loss over all images by name of the parameter; the model's own first answers are the labels."""
+    model = copy.deepcopy(backbone).eval()
+    for part in images.split(batch):
+        logits = model(part)
+        nn.functional.cross_entropy(logits, logits.argmax(1), reduction="sum").backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 def merged_by_tome(backbone: nn.Module, macs: int) -> nn.Module:

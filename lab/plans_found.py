@@ -10,18 +10,21 @@ from torch import nn
 
 import leanformer as lf
 from leanformer.core import parse_method
+from leanformer.measure import read_rows
 from leanformer.search.plan import Plan
 
 
-def found_plans(folder: Path, families: int = 4) -> dict[str, dict[str, Any]]:
+def found_plans(place: Path, families: int = 4) -> dict[str, dict[str, Any]]:
     """Name → plan for all that the search left: the best, the best of other families, and those made by hand.
 
     Args:
-        folder: what the search left.
-        families: of how many the best is taken.
+        place: the folder in which the search left them, or a result file that they stand in with their times.
+        families: of how many the best is taken from a folder.
     """
+    if place.is_file():
+        return {row["model"]: row for row in read_rows(place) if not row["model"].startswith("random ")}
     wanted: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("lean *.json")):
+    for path in sorted(place.glob("lean *.json")):
         found = json.loads(path.read_text())
         champions: dict[str, dict[str, Any]] = {}
         target = found["target"].removesuffix(" times")
