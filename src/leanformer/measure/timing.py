@@ -18,6 +18,8 @@ Call = Callable[[], Any]
 Key = TypeVar("Key")
 SAMPLE_SECONDS = {"cuda": 0.06, "cpu": 0.15}
 """How long one repeat of one candidate runs at least; a GPU's events are finer than a CPU's clock is steady."""
+KEPT_BYTES = 31 << 20
+"""A block a little smaller than the largest that a C library's allocator is willing to keep for later (32 MiB)."""
 LONG_SECONDS = 0.5
 """A call of this length is a sample by itself; shorter ones are taken by threes at least."""
 
@@ -112,6 +114,7 @@ def interleave(
     3
     """
     seconds = seconds or SAMPLE_SECONDS.get(device.type, SAMPLE_SECONDS["cpu"])
+    settle_allocator()
     if ready is not None:
         for call in candidates.values():
             call()  # what is compiled at the first call is compiled now
@@ -126,6 +129,17 @@ def interleave(
             timings[name].calls += calls
         turned()
     return timings
+
+
+def settle_allocator() -> None:
+    """Let the allocator keep the memory that is freed from now on, as it does in a process that has run for a while.
+
+    Until a large block was freed once, the C library gives every freed activation back to the system, and each call
+    of a model takes thousands of page faults to get it again: what ran before would decide what a small model takes.
+
+    >>> settle_allocator()
+    """
+    torch.empty(KEPT_BYTES, dtype=torch.uint8).fill_(0)
 
 
 def time_calls(
