@@ -267,19 +267,29 @@ def unlabelled(data: str, images: int | None) -> Arrays:
 
 
 @torch.inference_mode()
-def answers_of(model: nn.Module, data: Arrays) -> Tensor:
-    """The model's logits for all images of a data set, seen at its own size."""
+def answers_of(model: nn.Module, data: Arrays, rounded: bool = False) -> Tensor:
+    """The model's logits for all images of a data set, seen at its own size.
+
+    Args:
+        model: on the device where it is to run.
+        data: the images.
+        rounded: compute in bf16 on a CPU too; a GPU always does.
+    """
     like = next(model.parameters())
     view = EvaluationView(input_of(model))
     batch = 256 if like.device.type == "cuda" else 16
     parts = data.images.split(batch)
-    with torch.autocast(like.device.type, torch.bfloat16, enabled=like.device.type == "cuda"):
+    with torch.autocast(like.device.type, torch.bfloat16, enabled=rounded or like.device.type == "cuda"):
         return torch.cat([model(view(part.to(like.device))).float() for part in parts]).cpu()
 
 
 def judged(model: nn.Module, data: Arrays, teacher: Tensor, part: str) -> dict[str, Any]:
+    """What `compared` says of a model's answers to the images."""
+    return compared(answers_of(model, data), data, teacher, part)
+
+
+def compared(logits: Tensor, data: Arrays, teacher: Tensor, part: str) -> dict[str, Any]:
     """Top-1, agreement with the teacher, divergence, and which images were right, as hexadecimal digits."""
-    logits = answers_of(model, data)
     right = logits.argmax(1) == data.labels
     agree = (logits.argmax(1) == teacher.argmax(1)).float().mean().item()
     loss = torch.nn.functional.kl_div(

@@ -22,7 +22,7 @@ from leanformer.measure import choose, commit, console, count, record, write_res
 from leanformer.train import quick_precision
 
 from .arguments import device_of
-from .imagenet import answers_of, distillation, fitted, judged, students, teacher_of, trained
+from .imagenet import answers_of, compared, distillation, fitted, students, teacher_of, trained
 from .studies.file_lock import file_lock, read_row, write_row
 
 TEACHER, BREEDS = "teacher", 37
@@ -74,9 +74,12 @@ def transfer(
         macs = count(fold(model)).macs
         model = trained(name, model, recipe=recipe, data=train, teacher=teacher, seed=seed, device=str(place),
                         precision=precision).eval().to(place)  # fmt: skip
-        goal = answers_of(teacher.to(place) if teacher is not None else model, val)
+        logits = answers_of(model, val, rounded=precision == "bf16")
+        kept = runs / f"{TEACHER}, seed {seed}" / "answers.pt"
+        if teacher is None:
+            torch.save(logits, kept)
         row = {"model": name, "seed": seed, **about, "precision": precision, "macs": macs, "commit": commit(),
-               **judged(model, val, goal, "test")}  # fmt: skip
+               **compared(logits, val, torch.load(kept), "test")}  # fmt: skip
         lf.save(model, folder / "model.safetensors")
         write_row(folder, row | {"seconds": round(time.perf_counter() - began, 1)})
         console().print(f"{name}, seed {seed}: {row['test_top1']:.2f}%, {time.perf_counter() - began:.0f} s")
