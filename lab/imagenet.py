@@ -118,6 +118,7 @@ def imagenet(
     seed: int = 0,
     halves: tuple[Literal["choose", "judge"], ...] = ("choose", "judge"),
     before: bool = True,
+    rounded: bool = False,
     variant: str = "",
     device: str | None = None,
     compile: bool = False,
@@ -146,6 +147,7 @@ def imagenet(
         seed: Of batches and new weights.
         halves: Which halves of the labelled photographs are looked at.
         before: Judge each student before its training as well; for a second seed that says nothing new.
+        rounded: Judge in bf16 on a CPU too, in half the time; a GPU always does.
         variant: A name for other settings than the default ones, kept with the row.
         device: cpu or cuda; by default the GPU if there is one.
         compile: Compile teacher and student for training.
@@ -158,7 +160,7 @@ def imagenet(
     rows = students(plans) | pruned_students(checkpoint, lambda: sample_images(teacher, photos(), PRUNED_BY, seed=0))
     chosen = choose(rows, only)
     half = {name: part for name, part in photographs(judge).items() if name in halves}
-    answers = {name: answers_of(teacher.to(place), part) for name, part in half.items()}
+    answers = {name: answers_of(teacher.to(place), part, rounded) for name, part in half.items()}
     for name in chosen:
         folder = runs / f"{name}{f' {variant}' if variant else ''}, {epochs} epochs, seed {seed}".replace("/", "-")
         with file_lock(folder) as mine:
@@ -170,11 +172,11 @@ def imagenet(
             row: dict[str, Any] = {
                 "model": name, "variant": variant, "epochs": epochs, "images": len(training), "seed": seed,
                 "learning_rate": learning_rate, "mixup": mixup, "cutmix": cutmix, "crop": crop, "objective": objective,
-                "batch_size": batch_size, "precision": quick_precision(student, place),
+                "batch_size": batch_size, "precision": quick_precision(student, place), "rounded": rounded,
                 "macs": count(fold(student)).macs, "commit": commit(),
             }  # fmt: skip
             for part, found in half.items() if before else ():
-                untrained = judged(student, found, answers[part], part)
+                untrained = compared(answers_of(student, found, rounded), found, answers[part], part)
                 row |= {f"before_{key}": value for key, value in untrained.items()}
             if epochs:
                 recipe = distillation(
@@ -189,7 +191,7 @@ def imagenet(
             row |= {
                 key: value
                 for part, found in half.items()
-                for key, value in judged(student, found, answers[part], part).items()
+                for key, value in compared(answers_of(student, found, rounded), found, answers[part], part).items()
             }
             if not name.startswith(PRUNED):  # no card could say how to rebuild it
                 lf.save(student, folder / "model.safetensors")
@@ -197,7 +199,7 @@ def imagenet(
             found = ", ".join(f"{row[f'{part}_top1']:.2f} ({part})" for part in half)
             console().print(f"{name}: {found}, {time.perf_counter() - began:.0f} s", highlight=False)
     gathered = [row for row in map(read_row, sorted(runs.iterdir())) if row is not None]
-    about = {name: judged(teacher.to(place), part, answers[name], name) for name, part in half.items()}
+    about = {name: compared(answers[name], part, answers[name], name) for name, part in half.items()}
     write_result(
         record("study imagenet", gathered, place, teacher={k: v for d in about.values() for k, v in d.items()}), output
     )
@@ -281,11 +283,6 @@ def answers_of(model: nn.Module, data: Arrays, rounded: bool = False) -> Tensor:
     parts = data.images.split(batch)
     with torch.autocast(like.device.type, torch.bfloat16, enabled=rounded or like.device.type == "cuda"):
         return torch.cat([model(view(part.to(like.device))).float() for part in parts]).cpu()
-
-
-def judged(model: nn.Module, data: Arrays, teacher: Tensor, part: str) -> dict[str, Any]:
-    """What `compared` says of a model's answers to the images."""
-    return compared(answers_of(model, data), data, teacher, part)
 
 
 def compared(logits: Tensor, data: Arrays, teacher: Tensor, part: str) -> dict[str, Any]:
