@@ -26,6 +26,7 @@ from .predict_ray import predict_ray
 from .process_group import exit_on_terminate
 from .profile_suite import profile
 from .results_page import write_page
+from .seeds import seeds
 from .serve_load import serve_load
 from .spread import spread
 from .study import study
@@ -125,6 +126,7 @@ VERBS = {
     "imagenet-times": imagenet_times,
     "plans": plans,
     "transfer": transfer,
+    "seeds": seeds,
     "predict-bench": predict_bench,
     "predict-kills": predict_kills,
     "predict-million": predict_million,

@@ -1,7 +1,7 @@
 """python -m lab transfer: the lean students of a ViT-Ti on another task, the 37 breeds of Oxford Pets at 224 px.
 
 teacher   the ImageNet ViT-Ti, fine-tuned on the official trainval split
-students  the teacher made lean by plans that were found on ImageNet photographs, then trained on the same pictures
+students  the teacher made lean by plans that were found on ImageNet photographs, then distilled on the same pictures
 judged    on the official test split; every seed has its own teacher
 """
 
@@ -36,14 +36,15 @@ def transfer(
     plans: Path | None = None,
     only: str = "",
     epochs: int = 3,
+    teacher_epochs: int = 6,
     batch_size: int = 32,
-    learning_rate: float = 5e-5,
+    learning_rate: float = 1e-4,
     seeds: tuple[int, ...] = (0, 1, 2),
     device: str | None = None,
     runs: Path = Path("runs/transfer"),
     output: Path = Path("results/study_pets.json"),
 ) -> None:
-    """Fine-tune a trained ViT-Ti on Oxford Pets, make it lean, train the lean models as long, and judge all of them.
+    """Fine-tune a trained ViT-Ti on Oxford Pets, make it lean, distil the lean models, and judge all of them.
 
     Example: python -m lab transfer --checkpoint vit_tiny.safetensors --pets pets/ --plans results/lean_search_cpu.json
 
@@ -52,7 +53,8 @@ def transfer(
         pets: The folder of Oxford Pets (images, annotations).
         plans: The folder of `python -m lab plans`, or the file that it wrote, for the rows called lean.
         only: Only the students whose name contains this text, or the one whose whole name it is; several parted by |.
-        epochs: Of the teacher, and of each student after it.
+        epochs: Of each student.
+        teacher_epochs: Of the teacher, whose head is new.
         batch_size: Images an update.
         learning_rate: The highest one.
         seeds: Of heads, batches and new weights.
@@ -63,22 +65,23 @@ def transfer(
     place = device_of(device)
     rows = students(plans)
     train, val = breeds(pets, "train"), breeds(pets, "val")
-    recipe = distillation(
-        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, mixup=0.0, cutmix=0.0, crop_scale=(0.25, 1.0)
-    )
-    about = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "images": len(train)}
+    about = {"batch_size": batch_size, "learning_rate": learning_rate, "images": len(train)}
 
     def run(name: str, model: nn.Module, folder: Path, seed: int, teacher: nn.Module | None) -> None:
         began = time.perf_counter()
         precision = quick_precision(model, place)
         macs = count(fold(model)).macs
+        recipe = distillation(
+            epochs=teacher_epochs if teacher is None else epochs, batch_size=batch_size, learning_rate=learning_rate,
+            mixup=0.0, cutmix=0.0, crop_scale=(0.25, 1.0),
+        )  # fmt: skip
         model = trained(name, model, recipe=recipe, data=train, teacher=teacher, seed=seed, device=str(place),
                         precision=precision).eval().to(place)  # fmt: skip
         logits = answers_of(model, val, rounded=precision == "bf16")
         kept = runs / f"{TEACHER}, seed {seed}" / "answers.pt"
         if teacher is None:
             torch.save(logits, kept)
-        row = {"model": name, "seed": seed, **about, "precision": precision, "macs": macs, "commit": commit(),
+        row = {"model": name, "seed": seed, **about, "epochs": recipe.epochs, "precision": precision, "macs": macs, "commit": commit(),
                **compared(logits, val, torch.load(kept), "test")}  # fmt: skip
         lf.save(model, folder / "model.safetensors")
         write_row(folder, row | {"seconds": round(time.perf_counter() - began, 1)})
