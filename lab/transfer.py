@@ -81,8 +81,8 @@ def transfer(
         kept = runs / f"{TEACHER}, seed {seed}" / "answers.pt"
         if teacher is None:
             torch.save(logits, kept)
-        row = {"model": name, "seed": seed, **about, "epochs": recipe.epochs, "precision": precision, "macs": macs, "commit": commit(),
-               **compared(logits, val, torch.load(kept), "test")}  # fmt: skip
+        row = {"model": name, "seed": seed, **about, "epochs": recipe.epochs, "precision": precision, "macs": macs,
+               "commit": commit(), **compared(logits, val, torch.load(kept), "test")}  # fmt: skip
         lf.save(model, folder / "model.safetensors")
         write_row(folder, row | {"seconds": round(time.perf_counter() - began, 1)})
         console().print(f"{name}, seed {seed}: {row['test_top1']:.2f}%, {time.perf_counter() - began:.0f} s")
