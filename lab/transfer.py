@@ -16,8 +16,7 @@ from torchvision.transforms.v2 import functional as pictures
 
 import leanformer as lf
 from leanformer.core import fold
-from leanformer.data import Arrays
-from leanformer.data.dense_pets import open_pets
+from leanformer.data import Arrays, open_scenes
 from leanformer.measure import choose, commit, console, count, record, write_result
 from leanformer.train import quick_precision
 
@@ -113,7 +112,7 @@ def breeds(root: Path, split: str) -> Arrays:
         root: the folder of Oxford Pets.
         split: train (the official trainval) or val (test).
     """
-    scenes = open_pets(root, split)
+    scenes = open_scenes(f"pets:{root}", split, "masks")
     images = torch.empty(len(scenes), 3, SIDE, SIDE, dtype=torch.uint8)
     for index, entry in enumerate(scenes.entries):
         with Image.open(entry.path) as file:

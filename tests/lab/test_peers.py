@@ -29,6 +29,15 @@ def test_torch_pruning_removes_channels_until_the_macs_fit(vit):
     assert count(vit).macs == whole
 
 
+def test_photographs_decide_which_channels_torch_pruning_removes(vit):
+    pytest.importorskip("torch_pruning")
+    whole, images = count(vit).macs, torch.randn(4, 3, 64, 64)
+    model = peers.pruned(vit, whole // 2, images)
+    assert count(model).macs == pytest.approx(whole / 2, rel=0.15)
+    assert not torch.equal(model(images), peers.pruned(vit, whole // 2)(images))
+    assert all(parameter.grad is None for parameter in (*vit.parameters(), *model.parameters()))
+
+
 def test_token_merging_takes_the_number_of_merges_nearest_to_the_macs(vit, monkeypatch):
     """The library's own work is left to it; a module that drops r tokens a block stands for it."""
 
