@@ -1,10 +1,12 @@
 """Token slimming, its starts, static operators, maps, and feature recalibration distillation."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
 import torch
+from families import backbone
 from helpers import randomise
 from torch import Tensor, nn
 
@@ -54,6 +56,68 @@ def test_counts_are_floored_from_the_first_count():
     assert slimmed_counts(4, 0.3, 3) == [4, 1, 1, 1]
 
 
+def test_counts_of_one_ratio_are_the_published_rule_bit_for_bit():
+    for patches in (16, 49, 196, 197, 324, 576):
+        for ratio in (step / 100 for step in range(1, 101)):
+            want = [max(1, math.floor(patches * ratio**k)) for k in range(6)]
+            assert slimmed_counts(patches, ratio, 5) == want
+
+
+def test_counts_of_one_ratio_a_slimming_are_floored_from_those_that_come_there():
+    assert slimmed_counts(196, (0.7, 0.7), 2) == [196, 137, 95]  # 196 * 0.7 * 0.7 is 96.04
+    assert slimmed_counts(16, (0.5, 1.0, 0.1), 3) == [16, 8, 8, 1]
+
+
+def test_every_place_can_have_a_ratio_of_its_own(tmp_path):
+    method = lf.parse_method("sit:keep_ratio=(0.75,1,0.5),at=(1,2,3)")
+    assert method == lf.SiT(keep_ratio=(0.75, 1, 0.5), at=(1, 2, 3))
+    teacher = vit()
+    model = lf.apply(teacher, method)
+    assert tokens_after(model) == [17, 13, 13, 7]
+    assert isinstance(blocks_of(model)["blocks.2"].pre, nn.Identity)
+    again = lf.load(lf.save(model, tmp_path / "slim.safetensors"))
+    assert lf.card_of(again).methods == (method,)
+    assert torch.equal(again(IMAGES), model(IMAGES))
+    assert torch.equal(lf.apply(teacher, method.off())(IMAGES), teacher(IMAGES))
+
+
+def test_the_teacher_sees_as_many_tokens_as_each_place_leaves():
+    teacher, method = vit(), lf.SiT(keep_ratio=(0.75, 1.0, 0.5), at=(1, 2, 3))
+    student = lf.apply(teacher, method)
+    objective = method.objective(student, teacher)
+    assert objective is not None
+    seen = step(objective, student, teacher=teacher).student.taps
+    assert [tuple(t.shape) for t in objective.recalibrated(seen)] == [(2, 16, 32)] * 4
+
+
+@pytest.mark.parametrize("operator", ["pool", "conv"])
+def test_planes_are_halved_where_the_ratio_is_a_quarter(operator: Any):
+    method = lf.SiT(operator=operator, keep_ratio=(0.25, 1, 0.25), at=(1, 2, 3))
+    assert method.counts(vit()) == [16, 4, 4, 1]
+    assert tokens_after(lf.apply(vit(), method)) == [17, 5, 5, 2]
+
+
+def test_ratios_that_are_not_one_for_each_place_are_refused():
+    for options in ({"at": (1, 2, 3)}, {"at": (1,)}, {"stages": (2, 2)}):
+        with pytest.raises(ValueError, match=r"keep_ratio has 2 values; give one, or one for each of \d slimmings"):
+            lf.apply(vit(), lf.SiT(keep_ratio=(0.5, 0.5), **options))
+
+
+def test_a_search_may_slim_before_every_block_but_the_first_where_tokens_are_a_sequence():
+    offered = lf.SiT.choices(vit())
+    assert offered is not None
+    assert offered.blocks == (1, 2, 3)
+    assert offered.trained
+    assert lf.SiT.choices(vit(depth=1)) is None
+    for family in ("swin", "mixer", "poolformer"):
+        assert lf.SiT.choices(backbone(family)) is None
+
+
+def test_a_share_that_goes_leaves_the_tokens_that_its_ratio_says():
+    assert lf.SiT.tokens_left(0.8, 10) == 2  # 10 * (1 - 0.8) is 1.9999999999999996
+    assert lf.SiT.with_shares({3: 0.5, 1: 0.8}) == lf.SiT(at=(1, 3), keep_ratio=(0.2, 0.5))
+
+
 @pytest.mark.parametrize("depth", range(1, 40))
 def test_the_default_split_rises_within_any_depth(depth: int):
     at = split(depth)
@@ -79,14 +143,16 @@ def test_stages_and_places_are_two_ways_to_say_the_same():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep_ratio": 0.0}, "keep_ratio must be a number above 0 to 1, not 0.0"),
+        ({"keep_ratio": 0.0}, "keep_ratio must be a number above 0 to 1, or .*, not 0.0"),
         ({"keep_ratio": 1.5}, "above 0 to 1"),
+        ({"keep_ratio": (0.5, 0.0)}, "or some values in brackets, each a number above 0 to 1"),
         ({"at": (1,), "stages": (1, 3)}, "one of them"),
         ({"at": (2, 1)}, "rising"),
         ({"stages": (0, 4)}, "stages"),
         ({"axis": "tokens"}, "inputs or outputs"),
         ({"start": "pool"}, "grid or random"),
         ({"operator": "pool"}, "keep_ratio=0.25"),
+        ({"operator": "conv", "keep_ratio": (0.25, 0.5)}, "keep_ratio=0.25"),
         ({"recalibration": "none"}, "rtsm"),
         ({"tau": 0.0}, "tau"),
         ({"lambda_hard": -1.0}, "lambda_hard"),

@@ -20,7 +20,7 @@ from leanformer.search.judge import Judge, Verdict
 from leanformer.search.parts import split
 from leanformer.search.plan import Plan, space_of
 from leanformer.search.progress import Progress
-from leanformer.search.shared import Shared
+from leanformer.search.shared import Shared, shareable
 from leanformer.search.target import Options, Target
 from leanformer.train.answer_features import AnswerFeatures
 
@@ -98,11 +98,63 @@ def test_plans_that_drop_tokens_and_remove_mixers_are_found_from_plans_that_drop
     assert ("riformer", "tome") in families
 
 
-def test_smaller_images_alone_come_first_and_what_must_be_fitted_last():
+def test_smaller_images_alone_come_first_what_must_be_fitted_late_and_what_must_be_trained_last():
     explorer = explored()
     by_hand = sorted(starts(explorer.space), key=explorer._late)
-    assert not any(each.weights for each in by_hand[: len(explorer.space.sizes)])
-    assert {name for each in by_hand[-4:] for name in each.weights} <= {"repa", "riformer"}
+    names = [name for each in by_hand for name in each.weights or [""]]
+    assert not any(names[: len(explorer.space.sizes)])
+    trained = names.count("sit")
+    assert trained > 0
+    assert set(names[-trained:]) == {"sit"}
+    assert set(names[-trained - 4 : -trained]) <= {"repa", "riformer"}
+
+
+def test_what_must_be_trained_for_begins_at_the_models_own_size_alone():
+    space = space_of(backbone("vit"))
+    sizes = {name: {each.size for each in starts(space) if name in each.weights} for name in space.choices}
+    assert sizes.pop("sit") == {SIZE}
+    assert all(found == set(space.sizes) for found in sizes.values())
+    assert len(space.sizes) > 1
+
+
+@pytest.mark.parametrize("shares", [{1: 0.3, 2: 0.4}, {2: 0.5}])
+def test_a_plan_with_new_weights_is_the_same_model_each_time_it_is_built(shares):
+    judge, plan = explored().judge, Plan.of(SIZE, {"sit": shares})
+    torch.manual_seed(1)
+    one = judge(plan)
+    torch.manual_seed(2)
+    assert judge.verdict(judge.model(plan), SIZE).losses == one.losses
+    assert judge.verdict(plan.build(judge.teacher), SIZE).losses == one.losses
+
+
+@pytest.mark.parametrize("name", ["evit", "sit", "tome"])
+@pytest.mark.parametrize(("side", "width"), [(32, 32), (112, 48)])
+def test_multiplications_of_plans_that_change_the_number_of_tokens_are_predicted(name, side, width):
+    teacher = lf.create("vit", img_size=side, patch_size=8, embed_dim=width, depth=4, num_heads=2, num_classes=5)
+    space, clock, draw = space_of(teacher, (name,)), clock_for(HERE, "macs"), random.Random(0)
+    costs = measure_costs(teacher, space, clock)
+    whole = clock.models(whole_models(teacher, space))
+    calibrate_scale(costs, space, {each: timing.median for each, timing in whole.items()})
+    for _ in range(12):
+        blocks = draw.sample(space.choices[name].blocks, draw.randint(1, 3))
+        shares = {block: draw.uniform(0.02, space.choices[name].most) for block in blocks}
+        plan = Plan.of(draw.choice(space.sizes), {name: shares})
+        counted = clock.models({plan: fold(plan.build(teacher))})[plan].median
+        assert costs.predict(plan) == pytest.approx(counted, rel=0.03), plan
+
+
+def test_methods_whose_weights_are_made_for_one_number_of_tokens_share_none():
+    space = space_of(backbone("vit"))
+    assert "sit" in space.choices
+    assert shareable(space) == ["evit", "tome"]
+
+
+def test_removed_token_mixers_stay_removed_behind_a_slimmed_seam_and_not_where_tokens_are_dropped():
+    space = space_of(backbone("vit"))
+    for name, left in (("sit", {1: 1.0, 2: 1.0}), ("evit", {1: 1.0})):
+        kept = space.without_clashes({name: {2: 0.5}, "riformer": {1: 1.0, 2: 1.0}})
+        assert kept["riformer"] == left
+        Plan.of(SIZE, kept).build(backbone("vit"))
 
 
 def test_first_looks_take_half_of_the_time_at_most_and_the_race_has_the_rest(monkeypatch):
@@ -157,6 +209,15 @@ def test_a_part_is_timed_where_it_lies():
     assert clock_for(HERE, "eager", repeats=1).parts({"linear": part})["linear"] > 0
 
 
+def test_multiplications_of_models_that_differ_in_their_tokens_alone_are_not_taken_for_each_other():
+    plain, registers = (
+        lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2, num_classes=3, reg_tokens=many)
+        for many in (0, 4)
+    )
+    counted = clock_for(HERE, "macs").models({"plain": plain, "registers": registers})
+    assert counted["plain"].median < counted["registers"].median
+
+
 def test_shared_weights_of_a_backbone_without_a_head_learn_its_features():
     teacher = lf.with_head(backbone("vit"), 0)
     shared = Shared(teacher, [Plan.of(SIZE, {"tome": {1: share}}) for share in (0.2, 0.4)])
@@ -178,9 +239,16 @@ def test_minutes_are_used_up_and_the_warm_up_ends_within_them(pace, epochs, imag
     assert 0.85 * afforded <= recipe.epochs * (len(training) // recipe.batch_size) <= afforded
 
 
+def test_a_model_of_one_block_is_not_searched_for_fewer_tokens():
+    alone = lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2, num_classes=4)
+    space = space_of(alone)
+    assert list(space.choices) == ["repa"]
+    assert measure_costs(alone, space, clock_for(HERE, "macs")).kinds == [0]
+
+
 def test_a_method_that_offers_nothing_on_a_model_is_refused_by_name():
-    with pytest.raises(ValueError, match="sit offers nothing to search on this model; those that do: evit"):
-        space_of(backbone("vit"), ("sit",))
+    with pytest.raises(ValueError, match="slab offers nothing to search on this model; those that do: evit"):
+        space_of(backbone("vit"), ("slab",))
 
 
 @pytest.mark.parametrize("family", ["vit", "swin", "poolformer"])

@@ -92,6 +92,28 @@ def test_a_finished_run_is_read_again_and_not_made_again(done, teacher, data, mo
     assert (again.plan, again.speedup, again.met) == (done.plan, done.speedup, done.met)
 
 
+@pytest.fixture(scope="module")
+def slimmed(teacher, data, tmp_path_factory):
+    given = {**QUICK, "methods": ("sit",), "evaluations": 4}
+    return lf.lean(teacher, data, speedup=1.4, epochs=1, output=tmp_path_factory.mktemp("slim"), **given)
+
+
+def test_a_plan_that_slims_is_trained_written_read_and_told_of(slimmed):
+    record = json.loads((slimmed.folder / "plan.json").read_text())
+    assert slimmed.met
+    assert [name for name, _ in slimmed.plan.shares] == ["sit"]
+    assert Plan.from_json(record["chosen"]["plan"]) == slimmed.plan
+    assert record["distilled"]["kept"] in ("trained", "fitted")
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(lf.load(slimmed.files[0])(images), slimmed.model(images))
+    page = (slimmed.folder / "report.html").read_text()
+    assert "Token slimming by" in page
+    assert "patches kept" not in page.lower()
+    first, share = slimmed.plan.shares[0][1][0]
+    assert f"SiT {share:.0%}" in page
+    assert f"<td>blocks.{first}</td>" in page
+
+
 def test_a_folder_of_another_run_or_of_other_images_is_refused(done, teacher, data):
     with pytest.raises(ValueError, match="images have changed"):
         lf.lean(teacher, (data[0] ^ 1, data[1]), speedup=1.3, train=False, output=done.folder, **QUICK)
@@ -306,6 +328,7 @@ def damaged(model):
         ({"curve": (2.0, 3.0)}, "give one target"),
         ({"shared": True}, "with a curve"),
         ({"shared": True, "curve": (1.5, 2.0), "speedup": None, "methods": ("repa",)}, "no weights can be shared"),
+        ({"shared": True, "curve": (1.5, 2.0), "speedup": None, "methods": ("sit",)}, "no weights can be shared"),
         ({"epochs": 1, "minutes": 1.0}, "give one of them"),
         ({"minutes": 0}, "above 0, or train=False"),
         ({"minutes": float("nan")}, "above 0, or train=False"),
@@ -322,7 +345,7 @@ def damaged(model):
         ({"export": "zz", "output": "there"}, "unknown format 'zz'"),
         ({"export": "torch"}, "give an output folder"),
         ({"methods": ("zz",)}, "unknown method"),
-        ({"methods": ("sit",)}, "sit offers nothing to search"),
+        ({"methods": ("slab",)}, "slab offers nothing to search"),
     ],
     ids=lambda given: "+".join(given) if isinstance(given, dict) else given,
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import random
 from itertools import pairwise
 
@@ -37,7 +38,8 @@ def costs_of(space) -> Costs:
     nothing = ([1, 17], [0.0, 0.0])
     tokens = {size: [1 + (size[0] // 8) * (size[1] // 8)] * 4 for size in space.sizes}
     return Costs(
-        parts=parts, overheads=dict.fromkeys(space.acting_on("tokens"), (nothing, nothing)),
+        parts=parts, overheads=dict.fromkeys(space.reducing("mix"), (nothing, nothing)),
+        seams={name: [(0.0, nothing), (1.0, nothing)] for name in space.reducing("pre")},
         outside=dict.fromkeys(space.sizes, 0.0), kinds=[0] * 4, tokens=tokens, prefix=1,
     )  # fmt: skip
 
@@ -54,7 +56,7 @@ def explorer() -> Explorer:
     return Explorer(space, costs_of(space), Judge(teacher, space, view), few=8)
 
 
-@pytest.mark.parametrize("name", ["evit", "tome"])
+@pytest.mark.parametrize("name", ["evit", "sit", "tome"])
 def test_token_counts_of_a_plan_are_those_that_its_model_has(name):
     teacher = backbone("vit")
     plan = Plan.of(SIZE, {name: {1: 0.3, 2: 0.45, 3: 0.2}})
@@ -68,6 +70,20 @@ def test_token_counts_of_a_plan_are_those_that_its_model_has(name):
 def test_a_plan_is_the_same_after_json():
     plan = Plan.of(SIZE, {"tome": {1: 0.25}, "repa": {0: 0.5, 3: 0.75}})
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_token_mixer_behind_a_slimmed_seam_has_fewer_tokens_already(explorer):
+    slimmed, dropped = (Plan.of(SIZE, {name: {2: 0.5}}) for name in ("sit", "evit"))
+    costs = explorer.costs  # a millisecond a token in each half
+    assert costs.predict(Plan(SIZE)) - costs.predict(slimmed) == pytest.approx((2 * 8 + 2 * 8) * 1e-3)
+    assert costs.predict(Plan(SIZE)) - costs.predict(dropped) == pytest.approx((7 + 2 * 7) * 1e-3)  # one is fused
+
+
+def test_what_a_seam_takes_lies_between_the_shares_and_the_tokens_that_were_timed():
+    costs = Costs(seams={"sit": [(0.1, ([4, 8], [4.0, 8.0])), (0.5, ([4, 8], [2.0, 4.0]))]})
+    assert costs.seam("sit", 0.1, 8) == 8
+    assert costs.seam("sit", 0.3, 6) == pytest.approx(4.5)
+    assert Costs.from_json(json.loads(json.dumps(costs.to_json()))) == costs
 
 
 def test_every_plan_of_the_search_keeps_its_budget_and_can_be_built(explorer):

@@ -19,9 +19,12 @@ class Choices:
         most: the largest share.
         steps: the shares that can be had; None for any up to `most`.
         fitted: whether the new modules must be fitted to the teacher (`lf.calibrate`) before they are any good.
+        trained: whether the new modules must be trained before they are any good, so that what a plan loses before
+            says little of it: a search looks at such plans last, and begins with them at the model's own size alone.
     """
 
     blocks: tuple[int, ...]
     most: float
     steps: tuple[float, ...] | None = None
     fitted: bool = False
+    trained: bool = False

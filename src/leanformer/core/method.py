@@ -7,7 +7,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from torch import nn
 
@@ -50,6 +50,9 @@ class Method:
     """Fields that `with_options` may change on a trained model, because no weight depends on them."""
     acts_on: ClassVar[Part | None] = None
     """What the method makes cheaper, for a search; None where it offers no choices."""
+    reduces_in: ClassVar[Literal["pre", "mix"]] = "mix"
+    """Where a method that acts on tokens makes them fewer: behind a block's token mixer ('mix'), or in the seam before
+    the block ('pre'), so that its token mixer has fewer already."""
 
     def __init_subclass__(cls, name: str, **kwargs: Any):
         super().__init_subclass__(**kwargs)

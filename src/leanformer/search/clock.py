@@ -191,7 +191,8 @@ class MacsClock(Clock):
         return {name: self._seconds(part.module, tuple(part.x.shape[1:])) for name, part in parts.items()}
 
     def _seconds(self, module: nn.Module, size: tuple[int, ...]) -> float:
-        structure = f"{module!r} {size}"
+        weights = [tuple(weight.shape) for weight in module.parameters()]  # a class token or registers are no modules
+        structure = f"{module!r} {weights} {size}"
         if structure not in self.known:
             self.known[structure] = count(module, size).macs
         return self.place.batch * self.known[structure] / MACS_A_SECOND

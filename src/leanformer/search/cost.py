@@ -1,10 +1,11 @@
 """What a plan costs on this device: the sum of its parts, each timed here in the form that will run.
 
-    T(plan) = scale · ( outside(size) + Σ_blocks mix(N) + ffn(N') + overhead of the reduction )
+    T(plan) = scale · ( outside(size) + Σ_blocks seam(N₀, share) + mix(N) + ffn(N') + overhead of the reduction )
 
 A part is timed at a few token counts and interpolated between them. `scale` makes the sum of the unchanged model's
 parts what the unchanged model really takes; what lies outside of blocks follows from the model with one block alone.
-N tokens into a block, N' behind its token mixer.
+Tokens become fewer behind the token mixer of a block, at an overhead, or in the seam before it, by a part of its own.
+N₀ tokens that come to a block, N into its token mixer, N' behind it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,10 @@ class Costs:
 
     Attributes:
         parts: (part, kind of block, variant) → token counts and the seconds at them.
-        overheads: token-reducing method → what a block that reduces takes more, and what each block behind it does.
+        overheads: method that makes tokens fewer behind the token mixer → what a block that does so takes more, and
+            what each block behind it does.
+        seams: method that makes tokens fewer in the seam before a block → (share, what that takes there), the smallest
+            share first.
         outside: image size → seconds of what is not in a block (embedding, norm, head).
         kinds: block → its kind: blocks of one structure and width are timed once.
         tokens: image size → tokens into each block, for the unchanged model.
@@ -40,6 +44,7 @@ class Costs:
 
     parts: dict[tuple[str, int, str], Curve] = field(default_factory=dict)
     overheads: dict[str, tuple[Curve, Curve]] = field(default_factory=dict)
+    seams: dict[str, list[tuple[float, Curve]]] = field(default_factory=dict)
     outside: dict[tuple[int, int], float] = field(default_factory=dict)
     kinds: list[int] = field(default_factory=list)
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -51,10 +56,16 @@ class Costs:
         counts, seconds = self.parts[name, self.kinds[block], variant]
         if len(counts) == 1:
             return seconds[0] * tokens / counts[0]
-        if tokens > counts[-1]:  # a little beyond what was timed, along the last piece
-            slope = (seconds[-1] - seconds[-2]) / (counts[-1] - counts[-2])
-            return seconds[-1] + slope * (tokens - counts[-1])
-        return float(np.interp(tokens, counts, seconds))
+        if counts[0] <= tokens <= counts[-1]:
+            return float(np.interp(tokens, counts, seconds))
+        end, next_to_it = (0, 1) if tokens < counts[0] else (-1, -2)
+        slope = (seconds[end] - seconds[next_to_it]) / (counts[end] - counts[next_to_it])
+        return max(0.0, seconds[end] + slope * (tokens - counts[end]))  # a little beyond what was timed
+
+    def seam(self, name: str, share: float, tokens: int) -> float:
+        """Seconds that a method takes in the seam before a block for this share of so many tokens."""
+        shares, curves = zip(*self.seams[name])
+        return float(np.interp(share, shares, [np.interp(tokens, *curve) for curve in curves]))
 
     def predict(self, plan: Plan) -> float:
         """Seconds a batch of the plan's model, fused and optimised.
@@ -69,14 +80,17 @@ class Costs:
 
         Args:
             plan: what is changed.
-            left: tokens into each block and behind its token mixer.
+            left: tokens that come to each block, and those behind its token mixer.
         """
-        ffn, gone = plan.acting_on("ffn"), plan.acting_on("mixer")
+        ffn, gone, seams = plan.acting_on("ffn"), plan.acting_on("mixer"), plan.reducing("pre")
         total = self.outside[plan.size]
         for block, (before, behind) in enumerate(left):
-            total += self.part("mix", block, "gone" if block in gone else "", before)
+            if block in seams:
+                total += self.seam(*seams[block], before)
+            mixed = behind if block in seams else before
+            total += self.part("mix", block, "gone" if block in gone else "", mixed)
             total += self.part("ffn", block, f"{ffn[block][1]:g}" if block in ffn else "", behind)
-        reducing = plan.acting_on("tokens")
+        reducing = plan.reducing("mix")
         for block in range(min(reducing, default=len(left)), len(left)):
             name = reducing[block][0] if block in reducing else reducing[min(reducing)][0]
             counts, seconds = self.overheads[name][0 if block in reducing else 1]
@@ -88,6 +102,7 @@ class Costs:
         return {
             "parts": [[*key, *value] for key, value in self.parts.items()],
             "overheads": {name: list(curves) for name, curves in self.overheads.items()},
+            "seams": {name: [[share, *curve] for share, curve in timed] for name, timed in self.seams.items()},
             "outside": [[*size, seconds] for size, seconds in self.outside.items()],
             "tokens": [[*size, counts] for size, counts in self.tokens.items()],
             "kinds": self.kinds, "prefix": self.prefix, "scale": self.scale,
@@ -99,6 +114,10 @@ class Costs:
         return cls(
             parts={(part, kind, variant): (counts, seconds) for part, kind, variant, counts, seconds in data["parts"]},
             overheads={name: (tuple(a), tuple(b)) for name, (a, b) in data["overheads"].items()},  # type: ignore[misc]
+            seams={
+                name: [(share, (counts, seconds)) for share, counts, seconds in timed]
+                for name, timed in data.get("seams", {}).items()
+            },
             outside={(height, width): seconds for height, width, seconds in data["outside"]},
             tokens={(height, width): counts for height, width, counts in data["tokens"]},
             kinds=data["kinds"], prefix=data["prefix"], scale=data["scale"],
@@ -106,7 +125,7 @@ class Costs:
 
 
 def tokens_by_block(plan: Plan, tokens: Sequence[int], prefix: int) -> list[tuple[int, int]]:
-    """Tokens into each block and behind its token mixer.
+    """Tokens that come to each block, and those behind its token mixer.
 
     Args:
         plan: what is changed.

@@ -1,7 +1,8 @@
 """The table of costs is made here: every part that a plan can be built from, timed at a few token counts.
 
 A block is timed in halves (before its MLP, and the MLP), as it is and as each method leaves it. What a reduction of
-tokens takes beyond that is found from pairs of blocks: both reducing, and only the first.
+tokens behind the token mixer takes beyond that is found from pairs of blocks: both reducing, and only the first. What
+reduces tokens in the seam before a block is timed by itself.
 """
 
 import copy
@@ -20,6 +21,8 @@ from .plan import Plan, Space
 
 REDUCED_AT, REDUCED_BY = (0.06, 0.3, 0.65, 1.0), 0.2
 """Shares of the most tokens that come into reducing blocks which are timed whole, and the share that goes there."""
+LEAST_SHARE = 0.05
+"""What takes tokens in the seam before a block is timed at this share, and at the most that its method offers."""
 
 
 def measure_costs(
@@ -38,7 +41,9 @@ def measure_costs(
     for size in space.sizes:
         costs.tokens[size] = _tokens_in(teacher if size == own else Plan(size).build(teacher), size)
     costs.kinds = _kinds(list(blocks_of(fold(teacher)).values()), costs.tokens[own])
-    parts = {**_halves(teacher, space, clock, costs), **_pairs(teacher, space, clock, costs)}
+    parts: dict[Any, Part] = {}
+    for made in (_halves, _pairs, _seams):
+        parts |= made(teacher, space, clock, costs)
     ready = 0
 
     def one_more() -> None:
@@ -47,15 +52,27 @@ def measure_costs(
         if done is not None:
             done(ready, len(parts) + clock.repeats)
 
-    seconds = clock.parts(parts, one_more)
-    for key in sorted(key for key in parts if key[0] == "half"):
+    _enter(costs, space, clock.parts(parts, one_more))
+    return costs
+
+
+def _enter(costs: Costs, space: Space, seconds: dict[Any, float]) -> None:
+    """Write what the parts took into the table."""
+    for key in sorted(key for key in seconds if key[0] == "half"):
         _, slot, kind, variant, tokens = key
         counts, found = costs.parts.setdefault((slot, kind, variant), ([], []))
         counts.append(tokens)
         found.append(seconds[key])
-    for name in space.acting_on("tokens"):
+    for name in space.reducing("mix"):
         costs.overheads[name] = _overhead(name, space, costs, seconds)
-    return costs
+    for name in space.reducing("pre"):
+        timed: dict[float, Curve] = {}
+        for key in sorted(key for key in seconds if key[:2] == ("seam", name)):
+            _, _, share, tokens = key
+            counts, found = timed.setdefault(share, ([], []))
+            counts.append(tokens)
+            found.append(seconds[key])
+        costs.seams[name] = list(timed.items())
 
 
 def whole_models(teacher: nn.Module, space: Space) -> dict[Any, nn.Module]:
@@ -112,7 +129,7 @@ def _variants(teacher: nn.Module, space: Space, clock: Clock) -> Iterator[tuple[
 def _pairs(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict[Any, Part]:
     """("pair", method, tokens, whether both blocks reduce) → the model's last two blocks that may reduce."""
     found: dict[Any, Part] = {}
-    for name in space.acting_on("tokens"):
+    for name in space.reducing("mix"):
         last = space.choices[name].blocks[-1]
         for both in (True, False):
             shares = {last - 1: REDUCED_BY, **({last: REDUCED_BY} if both else {})}
@@ -124,6 +141,28 @@ def _pairs(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict
                 # the number of pairs that merge is worked out in Python: each count is a program of its own
                 key = ("pair", name, tokens, both)
                 found[key] = Part(pair, _example(blocks[0], tokens, clock.place, space.sizes[0]), key)
+    return found
+
+
+def _seams(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict[Any, Part]:
+    """("seam", method, share, tokens) → what takes that share of so many tokens before the last block.
+
+    Such a module may be made for one number of tokens: the method takes the others already before the block in front.
+    """
+    found: dict[Any, Part] = {}
+    for name in space.reducing("pre"):
+        method, offered = METHODS[name], space.choices[name]
+        last = offered.blocks[-1]
+        every = costs.tokens[space.sizes[0]][last] - costs.prefix
+        for taken in (1 - at for at in REDUCED_AT):
+            patches = method.tokens_left(taken, every)
+            for share in (LEAST_SHARE, offered.most):
+                shares = {last: share, **({last - 1: taken} if taken else {})}
+                block = list(blocks_of(fold(apply(teacher, method.with_shares(shares)))).values())[last]
+                seam = nn.Sequential(OrderedDict(pre=block.pre)).to(clock.place.device, clock.place.dtype)
+                x = _example(block, costs.prefix + patches, clock.place, space.sizes[0])
+                key = ("seam", name, share, costs.prefix + patches)
+                found[key] = Part(clock.form(seam.eval()), x, key)
     return found
 
 

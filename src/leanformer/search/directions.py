@@ -41,12 +41,16 @@ class Direction:
 def starts(space: Space) -> Iterator[Direction]:
     """Plans that people make by hand: even, growing, in three blocks; of each method alone, at each size.
 
+    Methods that must be trained for begin at the model's own size alone: what they lose before tells little.
+
     Args:
         space: what plans are made from.
     """
     for size in space.sizes:
         yield Direction(size)
         for name, offered in space.choices.items():
+            if offered.trained and size != space.sizes[0]:
+                continue
             reduces = METHODS[name].acts_on == "tokens"
             for weights in patterns(offered.blocks, reduces):
                 yield Direction(size, {name: weights})

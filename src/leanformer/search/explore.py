@@ -149,11 +149,13 @@ class Explorer:
         self.directions = [each.direction for each in race.pool if each.direction is not None]
         return sorted(race.finalists(), key=lambda each: each.loss)
 
-    def _late(self, start: Direction) -> tuple[bool, bool, bool]:
-        """What is looked at late, should the time not do for all: fitted methods, for fitting takes long; methods after
-        smaller images alone; methods on smaller images after those on the model's own."""
-        fitted = any(self.space.choices[name].fitted for name in start.weights)
-        return fitted, bool(start.weights), start.size != self.space.sizes[0]
+    def _late(self, start: Direction) -> tuple[bool, bool, bool, bool]:
+        """What is looked at late, should the time not do for all: methods that must be trained for, which lose much
+        before; fitted methods, for fitting takes long; methods after smaller images alone; methods on smaller images
+        after those on the model's own."""
+        offered = [self.space.choices[name] for name in start.weights]
+        trained, fitted = any(each.trained for each in offered), any(each.fitted for each in offered)
+        return trained, fitted, bool(start.weights), start.size != self.space.sizes[0]
 
     def fastest(self) -> Plan:
         """The plan that is predicted to be the fastest of all that people make by hand."""

@@ -50,7 +50,7 @@ class Job:
         self.space = space_of(teacher, options.methods, options.sizes and not options.shared)
         if options.shared and not shareable(self.space):
             raise ValueError(
-                "no method that drops or merges tokens serves this model here, so no weights can be shared"
+                "no method here takes other shares of the tokens with the same weights, so no weights can be shared"
             )
         self.record = Record(about(teacher, parts, options), folder)
         self.folder, self.entries = folder, self.record.entries

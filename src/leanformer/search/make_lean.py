@@ -50,9 +50,10 @@ def lean(
 ) -> Lean:
     """A trained model and a target in, a lean model out.
 
-    What to change where (tokens dropped or merged, idle channels, mixers removed, smaller images) is searched over
-    time measured on this device; what a plan loses is measured on some of the images against the model's own answers,
-    so that no labels are needed. The best plan is built, calibrated, distilled, fused, optimised and timed again.
+    What to change where (tokens dropped, merged or slimmed, idle channels, mixers removed, smaller images) is searched
+    over time measured on this device; what a plan loses is measured on some of the images against the model's own
+    answers, so that no labels are needed. The best plan is built, calibrated, distilled, fused, optimised and timed
+    again.
 
     Args:
         model: a trained model of `lf.create` or `lf.adopt`, not fused.

@@ -55,6 +55,14 @@ class Plan:
             for block, share in given
         }
 
+    def reducing(self, slot: str) -> dict[int, tuple[str, float]]:
+        """Block → the method that makes tokens fewer there in this slot ('pre', 'mix') and its share."""
+        return {
+            block: (name, share)
+            for block, (name, share) in self.acting_on("tokens").items()
+            if METHODS[name].reduces_in == slot
+        }
+
     def methods(self) -> tuple[Method, ...]:
         """The methods with their options."""
         return tuple(METHODS[name].with_shares(dict(shares)) for name, shares in self.shares)
@@ -106,13 +114,13 @@ class Space:
     model: nn.Module
 
     def without_clashes(self, shares: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
-        """The shares without those token mixers to be removed that a method needs which makes tokens fewer.
+        """The shares without those token mixers to be removed that a method needs to make tokens fewer.
 
         Args:
             shares: name of a method → block → share above 0.
         """
         kept = {name: {block: share for block, share in given.items() if share > 0} for name, given in shares.items()}
-        reducing = [name for name, given in kept.items() if given and METHODS[name].acts_on == "tokens"]
+        reducing = [name for name in self.reducing("mix") if kept.get(name)]
         removing = [name for name in kept if METHODS[name].acts_on == "mixer"]
         if reducing and removing:
             needed = {path for name in reducing for path in METHODS[name].with_shares(kept[name]).swaps(self.model)}
@@ -133,6 +141,10 @@ class Space:
         """Names of the methods that make this cheaper: 'tokens', 'ffn' or 'mixer'."""
         return [name for name in self.choices if METHODS[name].acts_on == kind]
 
+    def reducing(self, slot: str) -> list[str]:
+        """Names of the methods that make tokens fewer in this slot of a block: 'pre' or 'mix'."""
+        return [name for name in self.acting_on("tokens") if METHODS[name].reduces_in == slot]
+
 
 def space_of(model: nn.Module, methods: Iterable[str] | None = None, sizes: bool = True) -> Space:
     """What can be searched on a model: every method that serves it, and smaller images where it can be resized.
@@ -144,13 +156,13 @@ def space_of(model: nn.Module, methods: Iterable[str] | None = None, sizes: bool
 
     >>> import leanformer as lf
     >>> len(space_of(lf.create("deit_tiny_patch16_224")).choices)
-    4
+    5
     """
     names = list(METHODS) if methods is None else list(methods)
     for name in names:
         if name not in METHODS:
             raise ValueError(f"unknown method '{name}'; known methods: {', '.join(sorted(METHODS))}")
-    offered = {name: METHODS[name].choices(model) for name in names}
+    offered = {name: _offered(name, model) for name in names}
     found = {name: choices for name, choices in offered.items() if choices is not None}
     for name in methods or ():
         if name not in found:
@@ -158,9 +170,16 @@ def space_of(model: nn.Module, methods: Iterable[str] | None = None, sizes: bool
     return Space(_sizes(model) if sizes else _sizes(model)[:1], found, model)
 
 
+def _offered(name: str, model: nn.Module) -> Choices | None:
+    """What a method offers there; fewer tokens only where a block behind would have less to do."""
+    if METHODS[name].acts_on == "tokens" and len(blocks_of(model)) < 2:
+        return None
+    return METHODS[name].choices(model)
+
+
 def _offering(model: nn.Module) -> str:
     """Names of the methods that can be searched on a model, for people."""
-    return ", ".join(name for name, method in METHODS.items() if method.choices(model) is not None) or "none"
+    return ", ".join(name for name in METHODS if _offered(name, model) is not None) or "none"
 
 
 def _sizes(model: nn.Module) -> tuple[tuple[int, int], ...]:

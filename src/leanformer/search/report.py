@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..core import METHODS, blocks_of, reducers
-from ..visualise import Page, kept_tokens, trade_off
+from ..core import METHODS, Decision, blocks_of, reducers
+from ..visualise import Page, kept_tokens, slimming, trade_off
 from .cost import Costs, tokens_by_block
 from .plan import Plan
 
@@ -36,9 +36,11 @@ def page(record: dict[str, Any], plan: Plan, model: nn.Module, teacher: nn.Modul
     shown.heading("Block by block")
     shown.text(f"Images of {plan.size[0]} x {plan.size[1]} pixels.")
     shown.table(_blocks(record, plan, teacher))
-    if reducers(model):
+    found = reducers(model).values()
+    if found:
+        mixed = any(not isinstance(each.decision, Decision) for each in found)
         shown.heading("Tokens on your images")
-        shown.pictures([kept_tokens(model, images)])
+        shown.pictures([(slimming if mixed else kept_tokens)(model, images)])
     shown.heading("How")
     shown.facts(_about(record))
     return shown

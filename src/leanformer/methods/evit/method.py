@@ -192,7 +192,7 @@ class EViT(Method, name="evit"):
     @classmethod
     def choices(cls, model: nn.Module) -> Choices | None:
         blocks = tuple(range(1, len(blocks_of(model))))  # before the first block no token has looked at any other
-        return Choices(blocks, most=0.9) if cls(at=blocks).serves(model) else None
+        return Choices(blocks, most=0.9) if blocks and cls(at=blocks).serves(model) else None
 
     @classmethod
     def with_shares(cls, shares: Mapping[int, float]) -> Self:

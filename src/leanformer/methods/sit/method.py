@@ -10,15 +10,15 @@ N patches. The token slimming modules (TSM) lie in the seam before a block; the 
 import copy
 import dataclasses
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from math import floor
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import nn
 
-from ...core import Block, Build, Grid, LocalRewrite, Method, blocks_of, patch_plane, select
+from ...core import Block, Build, Choices, Grid, LocalRewrite, Method, blocks_of, patch_plane, select
 from ...core.method import refuse_unordered
 from ...core.reduce import moving
 from ...fields import Above0, Amount, Count, Within
@@ -29,6 +29,7 @@ from .static_slimming import PlaneSlimming, TokenMlpSlimming, convolution, halve
 
 Operator = Literal["tsm", "pool", "conv", "token-mlp"]
 Start = Literal["grid", "random"]
+Ratio = Annotated[float, Within(0, 1, "(]")]
 SPLIT = (9, 3, 2, 2)
 """Blocks per stage of SiT-S, which other depths follow in proportion."""
 PRESETS: dict[str, tuple[int, ...]] = {
@@ -40,13 +41,39 @@ PRESETS: dict[str, tuple[int, ...]] = {
 }
 
 
-def slimmed_counts(patches: int, keep_ratio: float, slimmings: int) -> list[int]:
-    """Patch tokens before any slimming and after each: floored from the first count, and never none.
+def slimmed_counts(patches: int, keep_ratio: float | tuple[float, ...], slimmings: int) -> list[int]:
+    """Patch tokens before any slimming and after each, never none.
 
-    >>> slimmed_counts(196, 0.5, 3)
-    [196, 98, 49, 24]
+    Args:
+        patches: tokens before any slimming.
+        keep_ratio: one ratio for all, floored from the first count as in the published models; or one for each
+            slimming, of the tokens that come to it.
+        slimmings: how many there are.
+
+    >>> slimmed_counts(196, 0.5, 3), slimmed_counts(196, (0.7, 1.0, 0.5), 3)
+    ([196, 98, 49, 24], [196, 137, 137, 68])
     """
-    return [max(1, floor(patches * keep_ratio**k)) for k in range(slimmings + 1)]
+    if isinstance(keep_ratio, tuple):
+        return list(itertools.accumulate(_one_each(keep_ratio, slimmings), _left, initial=patches))
+    return [_left(patches, keep_ratio**k) for k in range(slimmings + 1)]
+
+
+def _left(tokens: int, ratio: float) -> int:
+    return max(1, floor(tokens * ratio))
+
+
+def _kept(share: float) -> float:
+    """The ratio that stays where a share goes, rounded: 1 - 0.8 is less than 0.2, and flooring would take one more."""
+    return round(1 - share, 6)
+
+
+def _one_each(keep_ratio: float | tuple[float, ...], slimmings: int) -> tuple[float, ...]:
+    """The ratio of each slimming, from one for all or one for each."""
+    if not isinstance(keep_ratio, tuple):
+        return (keep_ratio,) * slimmings
+    if len(keep_ratio) != slimmings:
+        raise ValueError(f"keep_ratio has {len(keep_ratio)} values; give one, or one for each of {slimmings} slimmings")
+    return keep_ratio
 
 
 def split(depth: int) -> tuple[int, ...]:
@@ -67,8 +94,9 @@ class SiT(Method, name="sit"):
     """Self-slimmed learning (SiT, ECCV 2022).
 
     Slimming happens before the blocks `at` (counted from 0), or between `stages` given by their numbers of blocks; by
-    default three times, as in SiT-S. The static operators are the paper's Table 7, the other recalibrations its
-    Table 8, whose baseline is `lambda_token=0`; the λ are its Tables 9 and 10.
+    default three times, as in SiT-S. `keep_ratio` is one ratio or one for each of these places. The static operators
+    are the paper's Table 7, the other recalibrations its Table 8, whose baseline is `lambda_token=0`; the λ are its
+    Tables 9 and 10.
 
     >>> import leanformer as lf
     >>> model = lf.apply(lf.create("deit_small_patch16_224"), lf.SiT(stages=(3, 3, 3, 3)))
@@ -76,8 +104,11 @@ class SiT(Method, name="sit"):
     torch.Size([1, 1000])
     """
 
-    keep_ratio: Annotated[float, Within(0, 1, "(]")] = 0.5
-    """Tokens after a slimming, of those before it; 1 leaves the model as it is."""
+    acts_on: ClassVar = "tokens"
+    reduces_in: ClassVar = "pre"
+
+    keep_ratio: Ratio | tuple[Ratio, ...] = 0.5
+    """Tokens after a slimming, of those before it; 1 leaves the model as it is there."""
     at: tuple[int, ...] | None = None
     stages: tuple[Count, ...] | None = None
     start: Start = "grid"
@@ -95,7 +126,8 @@ class SiT(Method, name="sit"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.operator in ("pool", "conv") and self.keep_ratio not in (0.25, 1):
+        ratios = self.keep_ratio if isinstance(self.keep_ratio, tuple) else (self.keep_ratio,)
+        if self.operator in ("pool", "conv") and not set(ratios) <= {0.25, 1}:
             raise ValueError(
                 f"keep_ratio is {self.keep_ratio}, but '{self.operator}' halves both sides of the plane: "
                 "give keep_ratio=0.25"
@@ -135,19 +167,19 @@ class SiT(Method, name="sit"):
         places = self.places(model)
         chosen = select(model, "pre", places)
         _refuse_fixed_tokens(model, after=min(places, default=0))
-        if self.keep_ratio == 1:
-            return {}
-        counts, plane = self.counts(model), _plane(model)
+        ratios, counts, plane = _one_each(self.keep_ratio, len(places)), self.counts(model), _plane(model)
+        slimming = [each for each in zip(chosen.items(), ratios, itertools.pairwise(counts)) if each[1] != 1]
         return {
             path: partial(self._build, block=block, plane=plane, inputs=inputs, tokens=tokens, index=k)
-            for k, ((path, block), (inputs, tokens)) in enumerate(zip(chosen.items(), itertools.pairwise(counts)))
+            for k, ((path, block), _, (inputs, tokens)) in enumerate(slimming)
         }
 
     def counts(self, model: nn.Module) -> list[int]:
         """Patch tokens before any slimming and after each, for images of the model's own size."""
         plane, times = _plane(model), len(self.places(model))
-        if self.operator in ("pool", "conv") and self.keep_ratio != 1:
-            planes = [halved(plane, k) for k in range(times + 1)]
+        if self.operator in ("pool", "conv"):
+            halves = (ratio != 1 for ratio in _one_each(self.keep_ratio, times))
+            planes = [halved(plane, k) for k in itertools.accumulate(halves, initial=0)]
             return [height * width for height, width in planes]
         return slimmed_counts(plane[0] * plane[1], self.keep_ratio, times)
 
@@ -157,6 +189,19 @@ class SiT(Method, name="sit"):
 
     def off(self) -> Self:
         return self.replace(keep_ratio=1.0)
+
+    @classmethod
+    def choices(cls, model: nn.Module) -> Choices | None:
+        blocks = tuple(range(1, len(blocks_of(model))))  # before the first block no token has looked at any other
+        return Choices(blocks, most=0.75, trained=True) if blocks and cls(at=blocks).serves(model) else None
+
+    @classmethod
+    def with_shares(cls, shares: Mapping[int, float]) -> Self:
+        return cls(at=tuple(sorted(shares)), keep_ratio=tuple(_kept(shares[block]) for block in sorted(shares)))
+
+    @classmethod
+    def tokens_left(cls, share: float, tokens: int) -> int:
+        return _left(tokens, _kept(share))
 
     def objective(self, student: nn.Module, teacher: nn.Module | None) -> FeatureRecalibration | None:
         """Feature recalibration distillation from the teacher; without one, the labels are all there is to learn."""
