@@ -14,6 +14,7 @@ from .dense import dense
 from .dense_study import dense_study
 from .families import run_families
 from .figures import figure
+from .halves import halves
 from .imagenet import imagenet
 from .imagenet_times import imagenet_times
 from .kernel_suite import run_kernels
@@ -124,6 +125,7 @@ VERBS = {
     "study": study,
     "imagenet": imagenet,
     "imagenet-times": imagenet_times,
+    "halves": halves,
     "plans": plans,
     "transfer": transfer,
     "seeds": seeds,

@@ -11,9 +11,10 @@ from PIL import Image
 import leanformer as lf
 from lab import imagenet_times, transfer
 from lab.__main__ import main
+from lab.imagenet import photographs
 from lab.seeds import over_seeds, table
 from lab.spread import interval
-from leanformer.data import Arrays
+from leanformer.data import Arrays, open_data, write_pack
 from leanformer.measure import timing
 
 
@@ -101,3 +102,16 @@ def test_an_interval_of_shares_is_that_of_redrawn_photographs():
     one, other = draw.integers(0, 4, 400) / 3, draw.integers(0, 2, 400).astype(float)
     redrawn = [100 * (one - other)[draw.integers(0, 400, 400)].mean() for _ in range(4000)]
     assert interval(one, other) == pytest.approx(np.percentile(redrawn, (2.5, 97.5)), abs=0.4)
+
+
+def test_halves_of_the_photographs_have_the_same_pixels_as_packs(tmp_path):
+    images = [Image.fromarray(np.full((8, 8, 3), shade, np.uint8)) for shade in range(0, 60, 10)]
+    for index, image in enumerate(images):
+        image.save(tmp_path / f"{index}.jpg")
+    files = [(tmp_path / f"{index}.jpg").read_bytes() for index in range(len(images))]
+    write_pack(tmp_path / "few_val.npz", files, range(len(files)))
+    assert main(["halves", "--judge", f"pack:{tmp_path}/few", "--output", str(tmp_path / "halves")]) == 0
+    for name, part in photographs(f"pack:{tmp_path}/few").items():
+        found = open_data(f"pack:{tmp_path}/halves/{name}", "val")
+        assert torch.equal(found.images, part.images)
+        assert torch.equal(found.labels, part.labels)
