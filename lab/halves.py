@@ -9,7 +9,7 @@ from torchvision.transforms.v2 import functional as pictures
 from leanformer.data import write_pack
 from leanformer.measure import console
 
-from .imagenet import photographs
+from .photographs import photographs
 
 
 def halves(judge: str, output: Path) -> None:

@@ -6,24 +6,22 @@ judged   on photographs nobody chose by: top-1 on one half of imagenet5k; recipe
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import timm
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import leanformer as lf
 from leanformer.core import fold, input_of
-from leanformer.data import Arrays, EvaluationView, open_data, sample_images
+from leanformer.data import Arrays, sample_images
 from leanformer.measure import choose, commit, console, count, record, write_result
 from leanformer.train import quick_precision
 
 from .arguments import device_of
 from .peers import installed, pruned
+from .photographs import answers_of, compared, labelled, photographs, teacher_of, timms_vit, unlabelled
 from .plans_found import build_of, found_plans
 from .studies.file_lock import file_lock, read_row, write_row
 
@@ -31,28 +29,6 @@ Build = Callable[[nn.Module], nn.Module]
 LEAN = (1.25, 1.5, 2.0, 2.5, 3.0)
 PRUNED, PRUNED_BY = "Torch-Pruning", 512
 """The peer's rows, and how many photographs its channels are chosen by."""
-INPUT = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 1.0}
-"""How the ViT-Ti of AugReg normalises; the photographs are cropped already."""
-
-
-def teacher_of(checkpoint: Path) -> nn.Module:
-    """The trained ViT-Ti.
-
-    Args:
-        checkpoint: its weights, under timm's keys.
-    """
-    return lf.create("vit_tiny_patch16_224", checkpoint, pretrained_cfg_overlay=INPUT).eval()
-
-
-def timms_vit(checkpoint: Path) -> nn.Module:
-    """The same model as timm has it.
-
-    Args:
-        checkpoint: its weights, under timm's keys.
-    """
-    model = timm.create_model("vit_tiny_patch16_224", pretrained_cfg_overlay=INPUT).eval()
-    model.load_state_dict({key: value.float() for key, value in load_file(checkpoint).items()})
-    return model
 
 
 def students(plans: Path | None = None) -> dict[str, Build]:
@@ -117,6 +93,7 @@ def imagenet(
     objective: str = "soft",
     seed: int = 0,
     halves: tuple[Literal["choose", "judge"], ...] = ("choose", "judge"),
+    beside: str | None = None,
     before: bool = True,
     rounded: bool = False,
     variant: str = "",
@@ -146,6 +123,7 @@ def imagenet(
         objective: What is learnt from the teacher.
         seed: Of batches and new weights.
         halves: Which halves of the labelled photographs are looked at.
+        beside: More labelled photographs of the same classes, all of which judge: their figures are called beside_…
         before: Judge each student before its training as well; for a second seed that says nothing new.
         rounded: Judge in bf16 on a CPU too, in half the time; a GPU always does.
         variant: A name for other settings than the default ones, kept with the row.
@@ -160,7 +138,14 @@ def imagenet(
     rows = students(plans) | pruned_students(checkpoint, lambda: sample_images(teacher, photos(), PRUNED_BY, seed=0))
     chosen = choose(rows, only)
     half = {name: part for name, part in photographs(judge).items() if name in halves}
+    if beside is not None:
+        half["beside"] = labelled(beside)
     answers = {name: answers_of(teacher.to(place), part, rounded) for name, part in half.items()}
+
+    def judged(model: nn.Module) -> dict[str, Any]:
+        logits = {name: answers_of(model, part, rounded) for name, part in half.items()}
+        return everywhere(logits, half, answers)
+
     for name in chosen:
         folder = runs / f"{name}{f' {variant}' if variant else ''}, {epochs} epochs, seed {seed}".replace("/", "-")
         with file_lock(folder) as mine:
@@ -175,9 +160,8 @@ def imagenet(
                 "batch_size": batch_size, "precision": quick_precision(student, place), "rounded": rounded,
                 "macs": count(fold(student)).macs, "commit": commit(),
             }  # fmt: skip
-            for part, found in half.items() if before else ():
-                untrained = compared(answers_of(student, found, rounded), found, answers[part], part)
-                row |= {f"before_{key}": value for key, value in untrained.items()}
+            if before:
+                row |= {f"before_{key}": value for key, value in judged(student).items()}
             if epochs:
                 recipe = distillation(
                     epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, mixup=mixup, cutmix=cutmix,
@@ -188,22 +172,32 @@ def imagenet(
                     seed=seed, device=str(place), precision=row["precision"], compile=compile,
                 )  # fmt: skip
             student = student.eval().to(place)
-            row |= {
-                key: value
-                for part, found in half.items()
-                for key, value in compared(answers_of(student, found, rounded), found, answers[part], part).items()
-            }
+            row |= judged(student)
             if not name.startswith(PRUNED):  # no card could say how to rebuild it
                 lf.save(student, folder / "model.safetensors")
             write_row(folder, row | {"seconds": round(time.perf_counter() - began, 1)})
             found = ", ".join(f"{row[f'{part}_top1']:.2f} ({part})" for part in half)
             console().print(f"{name}: {found}, {time.perf_counter() - began:.0f} s", highlight=False)
     gathered = [row for row in map(read_row, sorted(runs.iterdir())) if row is not None]
-    about = {name: compared(answers[name], part, answers[name], name) for name, part in half.items()}
-    write_result(
-        record("study imagenet", gathered, place, teacher={k: v for d in about.values() for k, v in d.items()}), output
-    )
+    write_result(record("study imagenet", gathered, place, teacher=everywhere(answers, half, answers)), output)
     console().print(f"{len(gathered)} rows in {output}")
+
+
+def everywhere(
+    logits: Mapping[str, Tensor], half: Mapping[str, Arrays], teacher: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """What `compared` says of the answers to each set of photographs, all in one.
+
+    Args:
+        logits: name of a set → a model's answers to it.
+        half: name of a set → its photographs.
+        teacher: name of a set → the teacher's answers to it.
+    """
+    return {
+        key: value
+        for name, part in half.items()
+        for key, value in compared(logits[name], part, teacher[name], name).items()
+    }
 
 
 def distillation(epochs: int, **settings: Any) -> Any:
@@ -244,54 +238,3 @@ def fitted(student: nn.Module, teacher: nn.Module, data: Arrays, device: torch.d
     like = teacher if size == input_of(teacher)["input_size"][1:] else lf.resize(teacher, img_size=size)
     images = sample_images(student, data, 512, seed=0).to(device)
     return lf.calibrate(student.to(device), like.to(device), images).eval()
-
-
-def photographs(judge: str) -> dict[str, Arrays]:
-    """The labelled photographs in two halves, by a fixed seed: one to choose recipes by, one to judge."""
-    found = open_data(judge, "val")
-    assert isinstance(found, Arrays), "the photographs are a pack"
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))
-    middle = len(order) // 2
-    return {
-        name: Arrays(found.images[part], found.labels[part], found.classes, name=f"{found.name}, {name}")
-        for name, part in (("choose", order[:middle]), ("judge", order[middle:]))
-    }
-
-
-def unlabelled(data: str, images: int | None) -> Arrays:
-    """Photographs without labels; a .npy file of uint8 (n, 3, H, W) is read as it is, without decoding."""
-    if data.endswith(".npy"):
-        pixels = torch.from_numpy(np.load(data, mmap_mode="r")[:images])
-        return Arrays.unlabelled(pixels)
-    found = open_data(data, "train")
-    assert isinstance(found, Arrays), "the photographs are a pack"
-    return Arrays.unlabelled(found.images[:images])
-
-
-@torch.inference_mode()
-def answers_of(model: nn.Module, data: Arrays, rounded: bool = False) -> Tensor:
-    """The model's logits for all images of a data set, seen at its own size.
-
-    Args:
-        model: on the device where it is to run.
-        data: the images.
-        rounded: compute in bf16 on a CPU too; a GPU always does.
-    """
-    like = next(model.parameters())
-    view = EvaluationView(input_of(model))
-    batch = 256 if like.device.type == "cuda" else 16
-    parts = data.images.split(batch)
-    with torch.autocast(like.device.type, torch.bfloat16, enabled=rounded or like.device.type == "cuda"):
-        return torch.cat([model(view(part.to(like.device))).float() for part in parts]).cpu()
-
-
-def compared(logits: Tensor, data: Arrays, teacher: Tensor, part: str) -> dict[str, Any]:
-    """Top-1, agreement with the teacher, divergence, and which images were right, as hexadecimal digits."""
-    right = logits.argmax(1) == data.labels
-    agree = (logits.argmax(1) == teacher.argmax(1)).float().mean().item()
-    loss = torch.nn.functional.kl_div(
-        logits.log_softmax(1), teacher.log_softmax(1), log_target=True, reduction="batchmean"
-    ).item()
-    bits = np.packbits(right.numpy()).tobytes().hex()
-    return {f"{part}_top1": 100 * right.float().mean().item(), f"{part}_agreement": 100 * agree, f"{part}_loss": loss,
-            f"{part}_right": bits}  # fmt: skip

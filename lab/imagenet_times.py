@@ -18,7 +18,8 @@ from leanformer.measure import choose, commit, console, record, write_result
 from .arguments import device_of
 from .contest import Conditions, Contest, run_contests
 from .contest_table import contest_table
-from .imagenet import PRUNED_BY, pruned_students, students, teacher_of, timms_vit, unlabelled
+from .imagenet import PRUNED_BY, pruned_students, students
+from .photographs import teacher_of, timms_vit, unlabelled
 
 AT_ONCE = 6
 """Students that are timed in turn with each other and the teacher; more would take long between two turns of one."""

@@ -33,7 +33,8 @@ from leanformer.search.judge import Judge
 from leanformer.search.plan import Plan, Space, space_of
 
 from .arguments import device_of
-from .imagenet import LEAN, photographs, teacher_of, unlabelled
+from .imagenet import LEAN
+from .photographs import photographs, teacher_of, unlabelled
 from .plans_by_hand import by_hand, slimming
 from .plans_found import build_of, found_plans
 from .plans_judged import judge_plans

@@ -13,7 +13,7 @@ from leanformer.measure import console, count, record, write_result
 from leanformer.search.judge import Judge
 from leanformer.search.plan import Plan
 
-from .imagenet import answers_of, photographs
+from .photographs import answers_of, photographs
 
 
 def judge_plans(folder: Path, judge: Judge, photos: str, images: int, output: Path) -> None:

@@ -21,7 +21,8 @@ from leanformer.measure import choose, commit, console, count, record, write_res
 from leanformer.train import quick_precision
 
 from .arguments import device_of
-from .imagenet import answers_of, compared, distillation, fitted, students, teacher_of, trained
+from .imagenet import distillation, fitted, students, trained
+from .photographs import answers_of, compared, teacher_of
 from .studies.file_lock import file_lock, read_row, write_row
 
 TEACHER, BREEDS = "teacher", 37

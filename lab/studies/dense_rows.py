@@ -18,7 +18,7 @@ import leanformer as lf
 from leanformer.core import Method, input_of
 from leanformer.data import EvaluationView
 
-from ..imagenet import teacher_of
+from ..photographs import teacher_of
 from .dense_memory import Photo
 
 DETECTORS = {"RetinaNet": "retinanet", "Mask R-CNN": "mask_rcnn"}

@@ -9,9 +9,9 @@ from helpers import tiny
 from PIL import Image
 
 import leanformer as lf
-from lab import imagenet_times, transfer
+from lab import imagenet, imagenet_times, transfer
 from lab.__main__ import main
-from lab.imagenet import photographs
+from lab.photographs import photographs
 from lab.seeds import over_seeds, table
 from lab.spread import interval
 from leanformer.data import Arrays, open_data, write_pack
@@ -28,7 +28,7 @@ def some(seed: int) -> Arrays:
 @pytest.fixture
 def small(monkeypatch):
     """The studies with a tiny ViT and one student."""
-    for study in (transfer, imagenet_times):
+    for study in (imagenet, transfer, imagenet_times):
         monkeypatch.setattr(study, "teacher_of", lambda checkpoint: tiny())
         monkeypatch.setattr(study, "students", lambda plans: {"EViT": lambda t: lf.apply(t, lf.EViT(at=(1,)))})
     monkeypatch.setattr(transfer, "BREEDS", 4)
@@ -50,6 +50,24 @@ def test_a_teacher_and_its_students_are_trained_once_for_every_seed(small, tmp_p
     again = json.loads(out.read_text())["rows"]
     assert [row for row in again if row["seed"] == 0] == first
     assert len(again) == 4
+
+
+def test_a_student_is_judged_before_and_after_its_training_on_every_set_of_photographs(small, monkeypatch, tmp_path):
+    monkeypatch.setattr(imagenet, "photographs", lambda judge: {"choose": some(1), "judge": some(2)})
+    monkeypatch.setattr(imagenet, "labelled", lambda pack: some(3))
+    monkeypatch.setattr(imagenet, "unlabelled", lambda data, images: Arrays.unlabelled(some(0).images))
+    out = tmp_path / "study.json"
+    words = ["--checkpoint", "none", "--data", "none", "--judge", "none", "--beside", "more", "--only", "EViT"]
+    words += ["--epochs", "1", "--batch-size", "4", "--halves", "judge", "--device", "cpu"]
+    assert main(["imagenet", *words, "--runs", str(tmp_path / "runs"), "--output", str(out)]) == 0
+    result = json.loads(out.read_text())
+    (row,) = result["rows"]
+    assert {key.removesuffix("_top1") for key in row if key.endswith("top1")} == {
+        "judge", "beside", "before_judge", "before_beside"
+    }  # fmt: skip
+    assert result["teacher"]["judge_agreement"] == result["teacher"]["beside_agreement"] == 100
+    saved = lf.load(tmp_path / "runs" / "EViT, 1 epochs, seed 0" / "model.safetensors")
+    assert list(lf.core.reducers(saved)) == ["blocks.1.mix"]
 
 
 def test_pictures_of_pets_become_squares_with_their_breeds(tmp_path):
