@@ -35,7 +35,7 @@ from leanformer.search.plan import Plan, Space, space_of
 from .arguments import device_of
 from .imagenet import LEAN
 from .photographs import photographs, teacher_of, unlabelled
-from .plans_by_hand import by_hand, slimming
+from .plans_by_hand import by_hand
 from .plans_found import build_of, found_plans
 from .plans_judged import judge_plans
 from .plans_table import plans_table
@@ -183,11 +183,9 @@ def search(study: Study, explorer: Explorer, wanted: dict[str, float], evaluatio
             continue
         took = time.monotonic() - began
         hand = {name: _told(plan, explorer) for name, plan in by_hand(explorer, budget)}
-        slimmed = slimming(explorer.costs, budget)
         found = [_told(each.plan, explorer) for each in best]
         study.say(f"{target}: {best[0].plan}, agreement {best[0].verdict.agreement:.1f}%, {took:.0f} s")
-        content = {"target": target, "best": found, "hand": hand, "slimmed": slimmed,
-                   "tried": len(explorer.judge.known), "seconds": took}  # fmt: skip
+        content = {"target": target, "best": found, "hand": hand, "tried": len(explorer.judge.known), "seconds": took}
         (study.folder / f"lean {target}.json").write_text(json.dumps(content))
 
 

@@ -1,17 +1,12 @@
 """Plans that people make by hand: one method evenly, in the places that papers name, or fewer pixels."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from leanformer.methods.sit import slimmed_counts
-from leanformer.search.cost import Costs
 from leanformer.search.directions import Direction
 from leanformer.search.explore import Explorer
 from leanformer.search.plan import Plan
 
 OWN, EVERY = (224, 224), tuple(range(12))
-SLIMMED = (3, 6, 9)
-"""The blocks before which SiT slims."""
 
 
 def _even(name: str, blocks: Iterable[int], size: tuple[int, int] = OWN, counted: bool = False) -> Direction:
@@ -26,6 +21,7 @@ BY_HAND: dict[str, Direction] = {
     "ToMe from the third block on, one number": _even("tome", EVERY[2:], counted=True),
     "208 px and ToMe in every block": _even("tome", EVERY, (208, 208), counted=True),
     "RePa in every block": _even("repa", EVERY),
+    "SiT before blocks 3, 6, 9": _even("sit", (3, 6, 9)),
 }
 """Name → direction; how strong it is follows from the time it may take."""
 
@@ -41,19 +37,3 @@ def by_hand(explorer: Explorer, budget: float) -> Iterator[tuple[str, Plan]]:
         if explorer.costs.predict(Plan(size)) <= budget:
             yield "fewer pixels", Plan(size)
             return
-
-
-def slimming(costs: Costs, budget: float) -> dict[str, dict[str, Any]]:
-    """SiT in three places at a ratio that keeps the budget; it must be trained for, so that it is not judged here."""
-
-    def predicted(ratio: float) -> float:
-        left = slimmed_counts(costs.tokens[OWN][0] - costs.prefix, ratio, len(SLIMMED))
-        tokens = [costs.prefix + left[sum(block >= place for place in SLIMMED)] for block in EVERY]
-        return costs.seconds(Plan(OWN), [(count, count) for count in tokens])
-
-    ratios = [ratio / 100 for ratio in range(95, 9, -1)]
-    found = next((ratio for ratio in ratios if predicted(ratio) <= budget), None)
-    if found is None:
-        return {}
-    method = f"sit:at={SLIMMED},keep_ratio={found}".replace(" ", "")
-    return {f"SiT before blocks {', '.join(map(str, SLIMMED))}": {"method": method, "predicted": predicted(found)}}

@@ -32,12 +32,12 @@ def found_plans(place: Path, families: int = 4) -> dict[str, dict[str, Any]]:
             champions.setdefault(told["family"], told)
         for index, (family, told) in enumerate(list(champions.items())[:families]):
             wanted[f"lean {target}{f', {family}' if index else ''}"] = told
-        wanted |= {f"{name}, {target}": told for name, told in (found["hand"] | found.get("slimmed", {})).items()}
+        wanted |= {f"{name}, {target}": told for name, told in found["hand"].items()}
     return wanted
 
 
 def build_of(told: dict[str, Any]) -> Callable[[nn.Module], nn.Module]:
-    """How a plan's model, or that of a method which is not searched, is made from the teacher.
+    """How a plan's model is made from the teacher; in older files a method stands where others have a plan.
 
     Args:
         told: what `found_plans` says of it.
