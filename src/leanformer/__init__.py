@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from ._version import __version__ as __version__
 from .lazy import AROUND as _around
 from .lazy import METHODS as _methods
+from .lazy import MODELS as _models
+from .lazy import READERS as _readers
 from .lazy import lazy_attributes as _lazy_attributes
 
 _methods.sources.append("leanformer.methods")
+_models.sources += ["leanformer.backbones", "leanformer.papers.official"]
+_readers.sources.append("leanformer.papers.official")
 _around.sources += ["leanformer.tasks.pyramid", "leanformer.tasks.detectors", "leanformer.tasks.segmenters"]
 
 if TYPE_CHECKING:

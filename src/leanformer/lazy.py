@@ -83,3 +83,8 @@ METHODS: Register[Any] = Register()
 """Name → method class. `leanformer/__init__.py`, which stands above all rooms, says which modules bring methods."""
 AROUND: Register[Any] = Register()
 """Name → a function that builds a model around a backbone, such as a detector; the modules are named there too."""
+MODELS: Register[Any] = Register()
+"""Name → a function that builds one of leanformer's own architectures; some names are those of a paper's models."""
+READERS: Register[Any] = Register()
+"""Name of a model → how weights under the keys of its authors become ours, for the model that they are read into; the
+modules that know such keys are named there too."""

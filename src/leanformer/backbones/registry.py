@@ -6,13 +6,10 @@ from typing import Any
 
 import timm
 from timm.models import register_model
-from torch import Tensor, nn
+from torch import nn
 
-from ..lazy import AROUND
+from ..lazy import AROUND, MODELS
 
-MODELS: dict[str, Callable[..., nn.Module]] = {}
-READERS: dict[str, Callable[[dict[str, Tensor], nn.Module], dict[str, Tensor]]] = {}
-"""Name of a model → how weights under the keys of its authors become ours, for the model that they are read into."""
 AS_IS = "as-is/"
 """Before a name of timm's: the model as timm has it, without blocks that methods could change."""
 TIMM_PLUMBING = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from ..core import check_file, one_line
 from ..layers.layout import resample_map
 from ..layers.mixers import resample_filter
+from ..lazy import READERS
 from .fits import check_keys, check_plain
-from .registry import READERS
 
 NESTED = ("model", "state_dict", "model_ema", "state_dict_ema")
 PREFIXES = ("module.", "_orig_mod.")

@@ -9,7 +9,7 @@ which timm's mean and deviation of 0.5 are but for a two-hundredth.
 
 from torch import nn
 
-from ..backbones.registry import READERS
+from ..lazy import READERS
 from .door import State
 
 SIZES = ("tf_efficientnet_lite0", "tf_efficientnet_lite1", "tf_efficientnet_lite2")

@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from ..backbones.registry import MODELS, READERS
+from ..backbones.registry import MODELS
+from ..lazy import READERS
 from . import (  # noqa: F401  (they make themselves known)
     efficientnet,
     evit,
