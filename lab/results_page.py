@@ -239,5 +239,6 @@ def _sweep(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 COLUMNS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "suite": _suite, "imagenet times": _suite, "suite families": _family, "bench": _bench, "profile": _profile, "sweep": _sweep,
+    "suite": _suite, "imagenet times": _suite, "suite families": _family, "bench": _bench, "profile": _profile,
+    "sweep": _sweep,
 }  # fmt: skip
