@@ -66,6 +66,10 @@ def test_mixer_follows_the_closed_form() -> None:
     assert count(on_meta("mixer_b16_224")).macs == n * c * 3 * 256 + depth * block + c * 1000
 
 
+def test_a_part_without_weights_multiplies_nothing() -> None:
+    assert count(torch.nn.GELU(), (4, 8)).macs == 0
+
+
 def test_parts_add_up_to_the_whole() -> None:
     parts = count_modules(on_meta("vit", **VIT))
     blocks = [part for path, part in parts.items() if path.startswith("blocks.") and path.count(".") == 1]

@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from families import backbone
+from families import BACKBONES, backbone
 
 import leanformer as lf
 from leanformer.core import blocks_of, fold
@@ -263,6 +263,17 @@ def test_what_lies_outside_of_blocks_is_found_and_sums_are_right_at_every_size(f
     for size in space.sizes:
         whole = clock.models({size: fold(Plan(size).build(teacher))})[size].median
         assert costs.predict(Plan(size)) == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize("family", BACKBONES)
+def test_every_part_that_a_plan_can_be_made_of_is_timed_on_every_family(family):
+    """Eager: parts without any weight, as a removed token mixer can leave, run and are counted too."""
+    teacher = backbone(family)
+    space = space_of(teacher, sizes=False)
+    for runtime in ("macs", "eager"):
+        costs = measure_costs(teacher, space, clock_for(HERE, runtime, repeats=1))
+        assert len(costs.kinds) == len(blocks_of(teacher))
+        assert all(min(seconds) >= 0 for _, seconds in costs.parts.values())
 
 
 @pytest.mark.parametrize(("images", "batch", "rate"), [(100_000, 256, 1e-4), (512, 64, 5e-5), (128, 16, 2.5e-5)])

@@ -126,7 +126,8 @@ def trace(
     >>> len(trace(tiny, (3, 32, 32)).graph_signature.user_inputs)
     1
     """
-    pixels = torch.uint8 if isinstance(source, Preprocessed) else next(source.parameters()).dtype
+    weights = (weight.dtype for weight in source.parameters())  # none where a token mixer was all that a part had
+    pixels = torch.uint8 if isinstance(source, Preprocessed) else next(weights, torch.float32)
     example = torch.zeros(TRACE_BATCH, *shape, dtype=pixels)
     batch = Dim("batch", min=1, max=max_batch) if max_batch else Dim("batch", min=1)
     with torch.no_grad():

@@ -60,8 +60,8 @@ def count_modules(model: nn.Module, size: tuple[int, ...] | None = None) -> dict
     """
     model = plain_of(model)
     twin = copy.deepcopy(model).to("meta").eval().requires_grad_(False)
-    images = torch.empty(1, *(size or input_of(model)["input_size"]), device="meta")
-    images = images.to(next(twin.parameters()).dtype)
+    kind = next((weight.dtype for weight in twin.parameters()), torch.float32)  # a part may have no weights
+    images = torch.empty(1, *(size or input_of(model)["input_size"]), device="meta", dtype=kind)
     if isinstance(twin, HasFixedPass):
         twin.forward = twin.fixed_pass  # called as the whole model, so that modules are counted under their paths
     # with autograd on, some composite operators run as one kernel that the counter does not know

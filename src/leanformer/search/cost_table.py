@@ -137,7 +137,7 @@ def _pairs(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict
             blocks = list(blocks_of(reduced).values())[last - 1 : last + 1]
             pair = nn.Sequential(OrderedDict(blocks=nn.Sequential(*blocks)))  # as a model holds them
             pair = clock.form(pair.to(clock.place.device, clock.place.dtype).eval())
-            for tokens in _reduced_at(costs.tokens[space.sizes[0]][last]):
+            for tokens in _reduced_at(costs.tokens[space.sizes[0]][last], costs.prefix):
                 # the number of pairs that merge is worked out in Python: each count is a program of its own
                 key = ("pair", name, tokens, both)
                 found[key] = Part(pair, _example(blocks[0], tokens, clock.place, space.sizes[0]), key)
@@ -169,7 +169,7 @@ def _seams(teacher: nn.Module, space: Space, clock: Clock, costs: Costs) -> dict
 def _overhead(name: str, space: Space, costs: Costs, seconds: dict[Any, float]) -> tuple[Curve, Curve]:
     """What a reducing block takes beyond its two halves, and what a block behind it takes more than before."""
     last = space.choices[name].blocks[-1]
-    counts = _reduced_at(costs.tokens[space.sizes[0]][last])
+    counts = _reduced_at(costs.tokens[space.sizes[0]][last], costs.prefix)
     extra: dict[tuple[int, bool], float] = {}
     for tokens in counts:
         middle = costs.prefix + METHODS[name].tokens_left(REDUCED_BY, tokens - costs.prefix)
@@ -185,8 +185,9 @@ def _overhead(name: str, space: Space, costs: Costs, seconds: dict[Any, float]) 
     return (counts, reducing), (counts, behind)
 
 
-def _reduced_at(tokens: int) -> list[int]:
-    return sorted({max(4, round(share * tokens)) for share in REDUCED_AT})
+def _reduced_at(tokens: int, prefix: int) -> list[int]:
+    """Token counts at which what reduces them is timed; three patches at least are among them."""
+    return sorted({max(prefix + 3, round(share * tokens)) for share in REDUCED_AT})
 
 
 def _half(block: Block, slot: str) -> nn.Module:
