@@ -1,10 +1,9 @@
 """python -m lab seeds: students trained with several seeds, beside their teacher and beside fewer pixels.
 
-    less    = mean over seeds of the student's top-1 - that of the teacher, photograph by photograph
-    spread  = what 95 of 100 redrawn sets of photographs give for it; the range over seeds stands with the top-1
+    beside the teacher = mean over seeds of the student's top-1 - the teacher's, photograph by photograph, with what 95
+                         of 100 redrawn sets of photographs give for it; how far seeds differ is least to most
 
-results/lean_search_distilled_cpu.json, study_imagenet_seeds_cpu.json, …   rows of `python -m lab imagenet`
-results/study_pets.json                                                     rows of `python -m lab transfer`
+Files are those of `python -m lab imagenet`, several of one study, or that of `python -m lab transfer`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from leanformer.measure import console, read_rows
 from .spread import answers, difference, teacher_answers
 from .transfer import TEACHER
 
-HEAD = ("student", "speed", "seeds", "top-1, %", "least to most", "less than the teacher", "less than", "agreement, %")
+HEAD = ("student", "speed", "seeds", "top-1, %", "least to most", "beside the teacher", "beside", "agreement, %")
 
 
 @dataclass(frozen=True)
@@ -103,11 +102,11 @@ def table(students: Mapping[str, Seeds], teacher: np.ndarray, pixels: str, speed
         pixels: the student that the others are compared with.
         speeds: model → times as fast as the optimised teacher; those that are missing stay empty.
     """
-    head = [f"{cell} {pixels}" if cell == "less than" else cell for cell in HEAD]
+    head = [f"{cell} {pixels}" if cell == "beside" else cell for cell in HEAD]
     lines = [
         f"| {' | '.join(head)} |",
         "| --- " * len(head) + "|",
-        f"| the teacher | 1.00x | | {_mean(teacher)} | | | |",
+        f"| the teacher | 1.00x | | {100 * teacher.mean():.1f} | | | | 100.0 |",
     ]
     for name, each in sorted(students.items(), key=lambda one: -one[1].mean):
         speed = speeds.get(name, speeds.get(name.rpartition(", ")[0]))
@@ -117,7 +116,3 @@ def table(students: Mapping[str, Seeds], teacher: np.ndarray, pixels: str, speed
             f"{'' if name == pixels else difference(each.right, students[pixels].right)} | {each.agreement:.1f} |"
         )
     return "\n".join(lines)
-
-
-def _mean(right: np.ndarray) -> str:
-    return f"{100 * right.mean():.1f}"
