@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from blocks import ROOT
 
+from lab.seeds import over_seeds, speeds_of, table
 from lab.spread import answers, difference, teacher_answers
 from lab.trade_off import joined, trade_off
+from lab.transfer import TEACHER
 
 README = (ROOT / "README.md").read_text()
 
@@ -142,3 +144,37 @@ def test_a_detector_has_the_latency_that_was_measured_on_a_cpu(kind, size):
     seconds, ratio = line.split("|")[4:6]
     assert numbers(seconds) == [pytest.approx(plain, abs=0.0051), pytest.approx(lean, abs=0.0051)]
     assert numbers(ratio) == [pytest.approx(plain / lean, abs=0.0051)]
+
+
+def evidence(start):
+    """The cells of the row of the page on photographs that begins so."""
+    lines = (ROOT / "docs" / "evidence.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"| {start} |") and " → " in line]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("name", ["lean 1.5", "lean 2", "Torch-Pruning to 0.8 GMACs", "Torch-Pruning to 0.61 GMACs"])
+def test_pruned_channels_stand_beside_plans_as_measured(name):
+    timed = {row["model"]: row for row in rows("study_imagenet_times_cpu")}[name]
+    trained = {
+        row["model"]: row for file in ("lean_search_distilled_cpu", "study_imagenet_peer_cpu") for row in rows(file)
+    }
+    _, macs, over_timm, over_own, top1, agreement = evidence(name)
+    assert numbers(macs) == [pytest.approx(trained[name]["macs"] / 1e9, abs=0.0051)]
+    assert numbers(over_timm) + numbers(over_own) == pytest.approx([timed["over_timm"], timed["over_own"]], abs=0.0051)
+    found = [trained[name][key] for key in ("before_judge_top1", "judge_top1", "judge_agreement")]
+    assert numbers(top1) + numbers(agreement) == pytest.approx(found, abs=0.051)
+
+
+def test_the_students_on_oxford_pets_are_those_of_the_result_file():
+    students = over_seeds(rows("study_pets"), "test")
+    teacher = students.pop(TEACHER)
+    assert {len(each.top1) for each in (*students.values(), teacher)} == {3}
+    told = table(students, teacher.right, "fewer pixels, 2", speeds_of(rows("lean_search_cpu")))
+    assert told in (ROOT / "docs" / "evidence.md").read_text()
+    (line,) = re.findall(r"^On Oxford Pets .*", README, re.MULTILINE)
+    lost = [
+        100 * (teacher.right.mean() - students[name].right.mean()) for name in ("lean 1.5", "lean 2", "fewer pixels, 2")
+    ]
+    found = [lost[0], teacher.mean, 1.55, lost[1], 1.93, lost[2], 2.08]
+    assert numbers(line) == pytest.approx(found, abs=0.051)
