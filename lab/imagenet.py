@@ -62,16 +62,17 @@ def students(plans: Path | None = None) -> dict[str, Build]:
     return rows
 
 
-def pruned_students(checkpoint: Path, images: Callable[[], Tensor]) -> dict[str, Build]:
+def pruned_students(checkpoint: Path, photos: Callable[[], Arrays]) -> dict[str, Build]:
     """Rows of what a user would take instead: channels removed by Torch-Pruning (group Taylor), where it is installed.
 
     Args:
         checkpoint: weights of vit_tiny_patch16_224.
-        images: photographs by which channels are chosen.
+        photos: opens photographs, some of which choose the channels; asked for once a row.
     """
 
-    def build(_: nn.Module, giga: float) -> nn.Module:
-        return lf.adopt(pruned(timms_vit(checkpoint), int(giga * 1e9), images()))
+    def build(teacher: nn.Module, giga: float) -> nn.Module:
+        images = sample_images(teacher, photos(), PRUNED_BY, seed=0)
+        return lf.adopt(pruned(timms_vit(checkpoint), int(giga * 1e9), images))
 
     sizes = (0.97, 0.8, 0.61) if installed("torch-pruning") else ()
     return {f"{PRUNED} to {giga} GMACs": functools.partial(build, giga=giga) for giga in sizes}
@@ -135,7 +136,7 @@ def imagenet(
     place = device_of(device)
     teacher = teacher_of(checkpoint)
     photos = functools.cache(functools.partial(unlabelled, data, images))
-    rows = students(plans) | pruned_students(checkpoint, lambda: sample_images(teacher, photos(), PRUNED_BY, seed=0))
+    rows = students(plans) | pruned_students(checkpoint, photos)
     chosen = choose(rows, only)
     half = {name: part for name, part in photographs(judge).items() if name in halves}
     if beside is not None:

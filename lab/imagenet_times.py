@@ -6,19 +6,19 @@ over own    over the ViT-Ti after the same `lf.optimize`: what the student itsel
 Speed does not depend on what was learnt, so that nothing has to be trained first.
 """
 
+import functools
 from pathlib import Path
 
 import torch
 
 import leanformer as lf
 from leanformer.core import fold
-from leanformer.data import sample_images
 from leanformer.measure import choose, commit, console, record, write_result
 
 from .arguments import device_of
 from .contest import Conditions, Contest, run_contests
 from .contest_table import contest_table
-from .imagenet import PRUNED_BY, pruned_students, students
+from .imagenet import pruned_students, students
 from .photographs import teacher_of, timms_vit, unlabelled
 
 AT_ONCE = 6
@@ -55,8 +55,8 @@ def imagenet_times(
     teacher = teacher_of(checkpoint)
     kind = dtype or ("bfloat16" if place.type == "cuda" else "float32")
     conditions = Conditions(device=place, batch=batch, dtype=kind, repeats=repeats)
-    peers = pruned_students(checkpoint, lambda: sample_images(teacher, unlabelled(data, None), PRUNED_BY, seed=0))
-    builds = students(plans) | peers
+    photos = functools.cache(functools.partial(unlabelled, data, None))
+    builds = students(plans) | pruned_students(checkpoint, photos)
     chosen = choose(builds, only)
     found: list[Contest] = []
     for start in range(0, len(chosen), AT_ONCE):
