@@ -6,8 +6,9 @@ before one is taken.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from torch import nn
@@ -22,6 +23,8 @@ from .target import Options
 
 MISSED = 1.02
 """A measured time above the budget by more than this share is a miss."""
+NOISE = 0.06
+"""The most by which a second timing is taken to differ from the first."""
 WASTED = 0.95
 """A plan that takes less than this share of the budget has given away more than was asked for."""
 ROUNDS = 3
@@ -70,7 +73,7 @@ class Chooser:
             return self._unchanged()
         tries: list[dict[str, Any]] = []
         for turn in range(ROUNDS):
-            found = self.searched(budget, 1 / 4 if turn else 1)
+            found = self.searched(min(budget, limit(tries, budget)), 1 / 4 if turn else 1)
             best = self.explorer.champions(found)[:TRIED] if self.trials else found[:TIMED]
             known = [each["plan"] for each in tries]
             new = self._timed([each for each in best if each.plan.to_json() not in known])
@@ -79,7 +82,7 @@ class Chooser:
                 break
         if not tries:
             return self._out_of_reach(budget)
-        met = [each for each in tries if each["measured"] <= MISSED * budget]
+        met = [each for each in tries if each["measured"] <= limit(tries, budget)]
         if not met:
             return {**min(tries, key=lambda each: each["measured"]), "tried": tries}
         return {**self._tried(met, entries), "tried": tries}
@@ -189,16 +192,31 @@ class Chooser:
 
         A family that missed is asked again: its times are known better now.
         """
-        met = [each for each in tries if each["measured"] <= MISSED * budget]
+        met = [each for each in tries if each["measured"] <= limit(tries, budget)]
         if not met:
             return False
         best, done = min(met, key=lambda each: each["loss"]), {self._family(each) for each in met}
         missed = [each for each in tries if self._family(each) not in done]
         waiting = any(self.trials or each["loss"] < best["loss"] for each in missed)
-        return not waiting and best["measured"] >= WASTED * budget
+        return not waiting and best["measured"] >= WASTED * min(budget, limit(tries, budget))
 
     def _family(self, row: dict[str, Any]) -> tuple[str, ...]:
         return self.explorer.family(Plan.from_json(row["plan"]))
+
+
+def limit(tries: Sequence[dict[str, Any]], budget: float) -> float:
+    """Seconds that a plan may take as timed here, so that the timing at the end will most likely find the target met.
+
+    Args:
+        tries: plans that were timed, each with the spread of its repeats; two medians of a noisy clock differ by about
+            half of it.
+        budget: seconds a batch.
+
+    >>> limit([{"spread": 0.0}], 1.0), round(limit([{"spread": 0.08}], 1.0), 2)
+    (1.02, 0.98)
+    """
+    noise = min(NOISE, median(each.get("spread", 0.0) for each in tries) / 2) if tries else 0.0
+    return MISSED * budget / (1 + noise)
 
 
 def told(candidate: Candidate) -> dict[str, Any]:

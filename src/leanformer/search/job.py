@@ -32,6 +32,9 @@ from .report import page
 from .shared import Shared, shareable
 from .target import Options, Target
 
+LAST_TURNS = 3
+"""The verdict at the end rests on so many times the turns that plans are chosen by."""
+
 
 class Job:
     """One run of `lean`; each step is skipped where the output folder has its result.
@@ -55,7 +58,8 @@ class Job:
         self.record = Record(about(teacher, parts, options), folder)
         self.folder, self.entries = folder, self.record.entries
         self.distiller = Distiller(teacher, parts, options, progress)
-        self.finish = Finish(teacher, self.space, parts, self.clock, options)
+        steady = dataclasses.replace(self.clock, repeats=LAST_TURNS * self.clock.repeats)
+        self.finish = Finish(teacher, self.space, parts, steady, options)
         self.points: list[tuple[Target, dict[str, Any]]] = [(options.target, self.entries)]
         if options.target.curve is not None:
             kept = self.entries.setdefault("curve", [{} for _ in options.target.curve])
@@ -232,7 +236,7 @@ class Job:
             model = load(file, fast=False).eval()
         else:
             model = fuse(student.cpu(), verify=bool(plan.shares))
-            with self.progress.step("timing and judging the result", 4 + self.clock.repeats) as done:
+            with self.progress.step("timing and judging the result", 4 + self.finish.clock.repeats) as done:
                 budget = target.budget(self.entries["teacher"]["seconds"])
                 final = self.finish(plan, model, target, budget, done)
             if file is not None:
