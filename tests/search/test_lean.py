@@ -20,6 +20,7 @@ from leanformer.search.progress import Progress
 from leanformer.search.target import Target
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 3}
+WITHOUT_LABELS = torch.zeros(80, 3, 32, 32, dtype=torch.uint8)
 QUICK = {
     "device": "cpu", "batch": 2, "runtime": "macs", "methods": ("tome",), "sizes": False, "choosing": 16,
     "evaluations": 1, "quiet": True,
@@ -119,6 +120,17 @@ def test_a_folder_of_another_run_or_of_other_images_is_refused(done, teacher, da
         lf.lean(teacher, (data[0] ^ 1, data[1]), speedup=1.3, train=False, output=done.folder, **QUICK)
     with pytest.raises(ValueError, match="other target"):
         lf.lean(teacher, data, speedup=1.4, train=False, output=done.folder, **QUICK)
+
+
+def test_a_folder_of_other_methods_or_of_a_model_with_its_classes_in_another_order_is_refused(teacher, data, tmp_path):
+    given = {**QUICK, "methods": (), "sizes": True, "speedup": 1.3, "train": False, "output": tmp_path}
+    assert not lf.lean(teacher, data, **given).plan.shares
+    with pytest.raises(ValueError, match="other search"):
+        lf.lean(teacher, data, **{**given, "methods": None})
+    turned = lf.apply(teacher)
+    turned.head.weight.data = turned.head.weight.data.flip(0)
+    with pytest.raises(ValueError, match="other weights"):
+        lf.lean(turned, data, **given)
 
 
 def test_an_interrupted_search_says_how_to_go_on_and_forgets_no_verdict(teacher, data, tmp_path, monkeypatch):
@@ -330,6 +342,9 @@ def damaged(model):
         ({"shared": True, "curve": (1.5, 2.0), "speedup": None, "methods": ("repa",)}, "no weights can be shared"),
         ({"shared": True, "curve": (1.5, 2.0), "speedup": None, "methods": ("sit",)}, "no weights can be shared"),
         ({"epochs": 1, "minutes": 1.0}, "give one of them"),
+        ({"epochs": 1, "recipe": lf.recipes.finetune(epochs=2)}, "epochs and the recipe both say how long"),
+        ({"model": lambda model: lf.apply(model).double()}, "torch.float64.*give model.float"),
+        ({"model": lambda model: lf.with_head(model, 1), "data": WITHOUT_LABELS}, "the model has one class"),
         ({"minutes": 0}, "above 0, or train=False"),
         ({"minutes": float("nan")}, "above 0, or train=False"),
         ({"epochs": 0}, "above 0, or train=False"),

@@ -55,6 +55,13 @@ def check_model(model: nn.Module) -> None:
     if card.methods:
         raise ValueError(f"{card.methods[0].name} is on this model already; lean starts from the plain backbone")
     check_whole(model)
+    if next(model.parameters()).dtype == torch.float64:
+        raise ValueError("the weights of the model are torch.float64, and images come in float32; give model.float()")
+    if getattr(model, "num_classes", 0) == 1:
+        raise ValueError(
+            "the model has one class, which is all of every answer, so that no plan would lose anything; give a model "
+            "of several classes, or its backbone without a head (num_classes=0)"
+        )
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise ValueError(f"the model is damaged: its weight {name} has values that are not finite")

@@ -16,7 +16,7 @@ from ..speed import chip_name
 from .parts import Parts
 from .target import Options
 
-FORMAT = 4
+FORMAT = 5
 LOOKED_AT = 2000
 """Images of a data set by which it is known again."""
 
@@ -77,19 +77,32 @@ def about(teacher: nn.Module, parts: Parts, options: Options) -> dict[str, Any]:
         parts: images for choosing, training and judging.
         options: how the job is done.
     """
-    weights = sum(p.detach().double().sum().item() for p in teacher.parameters())
     place, recipe = options.place, options.recipe
     every = (parts.choosing, parts.training, parts.judging)
+    methods = "all" if options.methods is None else list(options.methods)
     return {
         "model": {**card_json(teacher), "versions": None},
-        "weights": f"{weights:.9e}",
+        "weights": weights_fingerprint(teacher),
         "data": [[part.name, len(part)] for part in every],
         "images": [fingerprint(part) for part in every],
         "target": dataclasses.asdict(options.target),
         "place": [chip_name(place.device), place.batch, str(place.dtype), options.runtime],
-        "search": [list(options.methods or ()), options.sizes, options.evaluations, options.seed],
+        "search": [methods, options.sizes, options.evaluations, options.seed],
         "training": [options.train, options.epochs, options.minutes, options.shared, recipe and recipe.to_json()],
     }
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """A few letters that change when any weight or buffer of a model does.
+
+    Args:
+        model: any model.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
 
 
 def fingerprint(data: Data) -> str:

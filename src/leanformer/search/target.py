@@ -107,6 +107,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.epochs is not None and self.minutes is not None:
             raise ValueError("epochs and minutes both say how long to train; give one of them")
+        if self.epochs is not None and self.recipe is not None:
+            raise ValueError("epochs and the recipe both say how long to train; give one of them")
         for name in ("epochs", "minutes"):
             given = getattr(self, name)
             if given is not None and not 0 < given < math.inf:
