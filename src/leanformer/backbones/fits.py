@@ -56,20 +56,17 @@ def check_keys(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source
         raise ValueError(f"{source} is for another model; {'; '.join(problems)}")
 
 
-def check_plain(tensors: Mapping[Any, Any], source: str) -> None:
-    """Refuse a state dict of which a key is no text or a value no plain tensor: sparse, quantised, meta and the like.
+def check_plain(tensors: Mapping[str, Tensor], source: str) -> None:
+    """Refuse a file without tensors, or with one that is not plain: sparse, quantised, on the meta device and the like.
 
-    >>> check_plain({3: torch.zeros(1)}, "x.pth")
+    >>> check_plain({"bias": torch.zeros(1).to_sparse()}, "x.pth")
     Traceback (most recent call last):
-    ValueError: x.pth has the key 3, which is no text: it is not the state dict of a model
+    ValueError: x.pth: bias is of the layout sparse_coo; plain dense tensors are needed
     """
+    if not tensors:
+        raise ValueError(f"{source} holds no state dict: what it has is empty")
     for key, value in tensors.items():
-        if not isinstance(key, str):
-            raise ValueError(
-                f"{source} has the key {str(key)[:80]}, which is no text: it is not the state dict of a model"
-            )
-        odd = _oddity(value)
-        if odd:
+        if odd := _oddity(value):
             raise ValueError(f"{source}: {key[:80]} is {odd}; plain dense tensors are needed")
 
 
@@ -126,9 +123,7 @@ def _same_kind(wanted: torch.dtype, given: torch.dtype) -> bool:
     return wanted == given or any(wanted in kind and given in kind for kind in (FLOATS, INTEGERS))
 
 
-def _oddity(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return f"of type {type(value).__name__}"
+def _oddity(value: Tensor) -> str:
     if value.is_quantized:
         return "quantised"
     if value.is_nested or value.layout != torch.strided:

@@ -36,11 +36,37 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     torch.Size([1, 1, 384])
     """
     path = check_file(path, "the checkpoint ")
-    tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    tensors = unpacked(content, str(path))
     check_plain(tensors, str(path))
-    while prefix := _shared_prefix(tensors):
-        tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
     return tensors
+
+
+def unpacked(content: Any, source: str) -> dict[str, Tensor]:
+    """The state dict in what a weights file holds, out of its nest and without wrapper prefixes.
+
+    Args:
+        content: A state dict, or a dict that has one beside other things.
+        source: What the error calls it.
+
+    Raises:
+        ValueError: It is neither, or some keys are not text.
+
+    >>> unpacked({"model": {"module.bias": torch.zeros(1)}, "epoch": 3}, "deit_small.pth")
+    {'bias': tensor([0.])}
+    """
+    for nest in NESTED:
+        if isinstance(content, dict) and isinstance(content.get(nest), dict):
+            content = content[nest]
+            break
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise ValueError(f"{source} holds no state dict, neither at the top nor under {', '.join(NESTED)}")
+    odd = next((str(key)[:80] for key in content if not isinstance(key, str)), None)
+    if odd is not None:
+        raise ValueError(f"{source} has the key {odd}, which is no text: it is not the state dict of a model")
+    while prefix := _shared_prefix(content):
+        content = {key.removeprefix(prefix): value for key, value in content.items()}
+    return content
 
 
 def in_our_keys(
@@ -103,22 +129,15 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
 
 
-def _read_pickle(path: Path) -> dict[str, Tensor]:
+def _read_pickle(path: Path) -> Any:
     try:
         # training scripts store their options beside the weights; a Namespace is data, not code
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of kinds of tensors that are refused below
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can fail anywhere
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(f"{path} is not a file of plain weights: {one_line(first)}") from error
-    for nest in NESTED:
-        if isinstance(content, dict) and isinstance(content.get(nest), dict):
-            content = content[nest]
-            break
-    if not isinstance(content, dict) or not content or not all(isinstance(v, Tensor) for v in content.values()):
-        raise ValueError(f"{path} holds no state dict, neither at the top nor under {', '.join(NESTED)}")
-    return content
 
 
 def _as_timm_reads(model: nn.Module, tensors: dict[str, Tensor], resample_positions: bool) -> dict[str, Tensor]:

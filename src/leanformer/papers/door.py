@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..backbones.keys import KeyMap
-from ..backbones.weights import load_weights
-from ..core import card_of, set_card
+from ..backbones.weights import load_weights, unpacked
+from ..core import card_of, plain_of, set_card
 
 State = dict[str, Tensor]
 
@@ -41,7 +41,8 @@ def from_official(official: str, config: dict[str, Any] | None = None, state_dic
     """Our model with an official checkpoint's weights, in evaluation mode.
 
     `official` and `config` are the official class and its constructor's arguments, or `official` is the name of a
-    released model. A state dict in fused (deploy, reparameterised) form gives a fused model.
+    released model. A state dict in fused (deploy, reparameterised) form gives a fused model. The whole content of a
+    file that has it under a name such as `model` or `state_dict` will do too.
 
     >>> import leanformer as lf
     >>> lf.from_official("poolformer_s12", state_dict=torch.load("poolformer_s12.pth.tar"))  # doctest: +SKIP
@@ -51,9 +52,10 @@ def from_official(official: str, config: dict[str, Any] | None = None, state_dic
     if official in RELEASED:
         released, defaults = RELEASED[official]
         official, config = released, {**defaults, **(config or {})}
-    converter = _converter(official)
+    converter, source = _converter(official), f"the state dict of {official}"
+    state_dict = unpacked(state_dict, source)
     model = converter.build(dict(config or {}), state_dict)
-    load_weights(model, converter.ours(dict(state_dict), model), source=f"the state dict of {official}")
+    load_weights(model, converter.ours(dict(state_dict), model), source=source)
     origin = {"official": official, "config": dict(config or {})}
     return set_card(model, card_of(model).replace(official=origin)).eval()
 
@@ -75,6 +77,7 @@ def to_official(model: nn.Module) -> State:
     >>> import leanformer as lf
     >>> state = lf.to_official(lf.create("poolformer_s12"))  # doctest: +SKIP
     """
+    model = plain_of(model)
     card = card_of(model)
     methods = [method.name for method in card.methods]
     made_by = [c.official for c in CONVERTERS if c.method in methods and c.serves(model)]

@@ -1,6 +1,6 @@
 """GFNet (Rao et al., NeurIPS 2021), RIFormer's teacher of logits.
 
-The official classes are `GFNet` of one stage and `GFNetPyramid` of four. Released files nest under `model`.
+The official classes are `GFNet` of one stage and `GFNetPyramid` of four.
 """
 
 from typing import Any
@@ -43,14 +43,10 @@ def _arguments(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build(config: dict[str, Any], state: State) -> nn.Module:
-    if not _is_pyramid(_weights(state)):
+    if not _is_pyramid(state):
         return create("gfnet", **_arguments({"embed_dim": 768, "depth": 12, **config}))
     defaults = {"patch_size": 4, "embed_dim": [64, 128, 256, 512], "depth": [2, 2, 10, 4], "no_layerscale": False}
     return create("gfnet", **_arguments({**defaults, **config}))
-
-
-def _weights(state: Any) -> State:
-    return state.get("model", state)
 
 
 def _is_pyramid(state: State) -> bool:
@@ -58,7 +54,6 @@ def _is_pyramid(state: State) -> bool:
 
 
 def _ours(state: State, model: nn.Module) -> State:
-    state = _weights(state)
     keys = KEYS["pyramid" if _is_pyramid(state) else "isotropic"]
     return {keys.ours(key): value for key, value in state.items()}
 

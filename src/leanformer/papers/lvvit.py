@@ -74,8 +74,11 @@ def _ours(state: State, model: nn.Module) -> State:
 
 
 def _theirs(state: State, model: nn.Module) -> State:
-    if card_of(model).fused:
+    card = card_of(model)
+    if card.fused:
         raise ValueError("a fused LV-ViT has no official form; convert the model before lf.fuse")
+    if card.claims:
+        raise ValueError(f"an LV-ViT with {', '.join(method.name for method in card.methods)} has no official form")
     return {VIT_BLOCKS.theirs(key): value for key, value in state.items()}
 
 

@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from ..backbones import create
 from ..backbones.metaformer_config import SIZES
 from ..backbones.registry import register_named
-from ..core import apply, card_of, fold
+from ..core import apply, blocks_of, card_of, fold
 from ..methods import RIFormer
+from ..methods.riformer.affine import AffineBranch, NormResidual
 from ..train.recipe import Recipe
 from .comparators import compared
 from .door import CONVERTERS, RELEASED, Converter, KeyMap, State
@@ -142,10 +143,10 @@ def _ours(state: State, model: Any) -> State:
 
 def _theirs(state: State, model: Any) -> State:
     keys = _keys(len(getattr(model, "stages", ())))
-    if not all(keys.theirs(key).startswith(("backbone.", "head.fc.")) for key in state) or not _all_free(state):
+    if not all(keys.theirs(key).startswith(("backbone.", "head.fc.")) for key in state) or not _all_free(model):
         raise ValueError(
-            "the official RIFormer is a PoolFormer without any token mixer; "
-            "this model has other modules, or keeps some of its token mixers"
+            "the official RIFormer is a PoolFormer with an affine for every token mixer, or fused "
+            "without any token mixer; this model has other modules, or keeps some of its token mixers"
         )
     official = {keys.theirs(key): _as_conv(key, value) for key, value in state.items()}
     if not card_of(model).fused:
@@ -159,10 +160,9 @@ def _theirs(state: State, model: Any) -> State:
     return renamed | scales
 
 
-def _all_free(state: State) -> bool:
-    """Whether every block is an affine's, or every block has lost it."""
-    norms, affines = (sum(key.endswith(end) for key in state) for end in (".mix.norm.weight", ".mix.fn.weight"))
-    return affines in (0, norms)
+def _all_free(model: nn.Module) -> bool:
+    """Whether every block has an affine, or nothing but its norm, where a token mixer was."""
+    return all(isinstance(block.mix, AffineBranch | NormResidual) for block in blocks_of(model).values())
 
 
 def _as_conv(key: str, value: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Reparameterised, fc1 is the linear path (C x C), fc2 goes into the activation an
 Where few channels idle, official fusing still adds the path, which then costs more than it saves; we keep the pair.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,16 @@ from ...backbones.metaformer import MetaFormer
 from ...backbones.metaformer_config import SIZES
 from ...core import apply, blocks_of, card_of, fold
 from ...methods import RePa
-from ...methods.repa.idle import Affine, FusedFFN, FusedPair, Rounding, reparameterise
+from ...methods.repa.idle import (
+    Affine,
+    FusedFFN,
+    FusedPair,
+    Rounding,
+    active_channels,
+    linear_schedule,
+    reparameterise,
+)
+from ...methods.repa.idle_ffn import IdleFFN
 from ..door import CONVERTERS, RELEASED, Converter, KeyMap, State, refuse_options, take
 from ..metaformer.keys import network_places, v1_arguments
 from .models import MIXERS, POOL_SIZE, SWINS, VITS, TokenNormMixer
@@ -95,27 +104,40 @@ def _is_vit(model: nn.Module, method: RePa) -> bool:
 
 
 def _is_swin(model: nn.Module, method: RePa) -> bool:
-    return type(model) is SwinTransformer
+    return type(model) is SwinTransformer and method.schedule == "static"
 
 
 def _is_poolformer(model: nn.Module, method: RePa) -> bool:
-    if not isinstance(model, MetaFormer):
+    if not isinstance(model, MetaFormer) or method.schedule != "static":
         return False
     return model.config.layout == "NCHW" and set(model.config.token_mixers) == {"pooling"}
 
 
 def _is_mixer(model: nn.Module, method: RePa) -> bool:
-    return type(model) is TokenNormMixer and method.idle_ratio == MIXER_RATIO
+    return type(model) is TokenNormMixer and method.idle_ratio == MIXER_RATIO and method.schedule == "static"
 
 
-def _serves(model: nn.Module, family: Callable[[nn.Module, RePa], bool]) -> bool:
+def _serves(model: nn.Module, family: Callable[[nn.Module, RePa], bool], rounding: Rounding) -> bool:
     """Whether a model is of that family and has RePa alone, on all blocks alike: official classes have one ratio."""
     methods = card_of(model).methods
     if len(methods) != 1 or not isinstance(methods[0], RePa):
         return False
     method = methods[0]
     everywhere = method.blocks is None and method.stages is None and not isinstance(method.idle_ratio, tuple)
-    return everywhere and not method.ramp_epochs and family(model, method)
+    if not everywhere or method.ramp_epochs or not family(model, method):
+        return False
+    return all(found == wanted for found, wanted in _active(model, method, rounding))
+
+
+def _active(model: nn.Module, method: RePa, rounding: Rounding) -> Iterator[tuple[int, int]]:
+    """Active channels of each FFN that is not fused: as it has them, and as its official class would count them."""
+    blocks = blocks_of(model)
+    ratio: Any = method.idle_ratio
+    ratios = linear_schedule(ratio, len(blocks)) if method.schedule == "linear" else [ratio] * len(blocks)
+    for block, share in zip(blocks.values(), ratios, strict=True):
+        if isinstance(block.ffn, IdleFFN):
+            hidden: Any = block.ffn.fc1.weight
+            yield block.ffn.active, active_channels(len(hidden), share, rounding)
 
 
 def _vit_keys(model: nn.Module) -> KeyMap:
@@ -240,12 +262,13 @@ def _derived(model: nn.Module) -> State:
     return found
 
 
-for _official, _build, _keys, _family in (
-    (VIT, _build_vit, _vit_keys, _is_vit),
-    (SWIN, _build_swin, _swin_keys, _is_swin),
-    (POOLFORMER, _build_poolformer, _poolformer_keys, _is_poolformer),
-    (MIXER, _build_mixer, _mixer_keys, _is_mixer),
-):
+_FAMILIES: tuple[tuple[str, Any, Any, Any, Rounding], ...] = (
+    (VIT, _build_vit, _vit_keys, _is_vit, "ceil"),
+    (SWIN, _build_swin, _swin_keys, _is_swin, "ceil"),
+    (POOLFORMER, _build_poolformer, _poolformer_keys, _is_poolformer, "floor"),
+    (MIXER, _build_mixer, _mixer_keys, _is_mixer, "nearest"),
+)
+for _official, _build, _keys, _family, _rounding in _FAMILIES:
     CONVERTERS.append(
         Converter(
             system="repa",
@@ -254,7 +277,7 @@ for _official, _build, _keys, _family in (
             ours=partial(_ours, keys=_keys),
             theirs=partial(_theirs, keys=_keys),
             method="repa",
-            serves=partial(_serves, family=_family),
+            serves=partial(_serves, family=_family, rounding=_rounding),
         )
     )
 
