@@ -571,6 +571,29 @@ def test_a_model_for_rectangles_is_resized_from_its_own_plane(built: tuple[int, 
     assert torch.equal(lf.resize(model, built).pos_embed, model.pos_embed)
 
 
+@pytest.mark.parametrize("pool", ["avg", "max"])
+def test_a_pooling_that_was_reset_is_resized(pool: str, tmp_path: Path) -> None:
+    model: Any = tiny()
+    model.reset_classifier(5, global_pool=pool)
+    for each in (model, lf.load(lf.save(model, tmp_path / "model.safetensors"))):
+        assert torch.equal(answers(lf.resize(each, 32)), answers(model))
+
+
+@pytest.mark.parametrize("name", ["deit", "dinov2", "vit"])
+def test_a_resized_model_answers_as_the_model_itself_at_that_size(name: str) -> None:
+    model = randomise(lf.create(name, **TINY, dynamic_img_size=True)).eval()
+    larger = torch.randn(2, 3, 48, 56)
+    assert torch.equal(lf.resize(model, (48, 56))(larger), model(larger))
+
+
+def test_weights_for_one_number_of_patches_are_refused_by_resize() -> None:
+    message = "cannot be resized to 64; weights that count patches.* instead of "
+    for model in (lf.create("mixer", **BACKBONES["mixer"][1]), lf.apply(tiny(), lf.SiT())):
+        with pytest.raises(ValueError, match=message) as told:
+            lf.resize(model, 64)
+        assert "\n" not in str(told.value)
+
+
 # ---- nothing silently lost ------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import leanformer as lf
 from leanformer.cli import main
-from leanformer.core import card_json, classes_of, set_classes
+from leanformer.core import card_json, classes_of, plain_of, set_classes
 from leanformer.visualise.names import class_names_of
 
 NAMES = ("ant", "bee", "cat", "dog", "elk")
@@ -33,6 +33,22 @@ def test_names_survive_save_load_apply_fuse_options_and_resize(tmp_path):
         lf.resize(model, 64),
     ):
         assert classes_of(kept) == NAMES
+
+
+def test_an_optimised_model_is_resized_gets_a_head_and_keeps_names_given_later(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEANFORMER_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    fast = lf.optimize(lf.create("vit", **VIT), device="cpu", batch=2, search=False)
+    assert lf.resize(fast, 64)(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
+    other = lf.with_head(fast, 3)
+    assert other(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+    assert lf.card_of(other).optimised is None
+    set_classes(fast, NAMES)
+    assert card_json(fast)["classes"] == list(NAMES)
+    assert classes_of(lf.resize(fast, 64)) == NAMES
+    kept = lf.with_head(fast, 2, [NAMES[3], NAMES[1]]).head.weight
+    assert torch.equal(kept, plain_of(fast).head.weight[[3, 1]])
+    assert classes_of(lf.load(lf.save(fast, tmp_path / "fast.safetensors"))) == NAMES
 
 
 def test_another_number_of_classes_takes_the_names_off(tmp_path):

@@ -26,13 +26,16 @@ class DeiT(VisionTransformer):
     torch.Size([1, 1000])
     """
 
+    antialias = False
+    """How positions are resampled, here and by `lf.resize`."""
+
     def __init__(self, **arguments: Any):
         super().__init__(**{**arguments, "dynamic_img_size": True})
 
     def _pos_embed(self, x: Tensor) -> Tensor:
         assert self.pos_embed is not None and self.cls_token is not None
         size, built = [x.shape[1], x.shape[2]], [*self.patch_embed.grid_size]
-        positions = resample_abs_pos_embed(self.pos_embed, size, built, antialias=False)
+        positions = resample_abs_pos_embed(self.pos_embed, size, built, antialias=self.antialias)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x.flatten(1, 2)], dim=1)  # (B, 1 + HW, C)
         return self.pos_drop(x + positions)
 

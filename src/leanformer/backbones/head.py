@@ -7,7 +7,7 @@ from typing import Any
 from timm.data import ImageNetInfo
 from torch import nn
 
-from ..core import Card, classes_of, set_classes
+from ..core import Card, classes_of, plain_of, set_classes
 
 
 def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) -> nn.Module:
@@ -18,7 +18,7 @@ def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) 
     outputs and no names.
 
     Args:
-        model: A leanformer or timm model.
+        model: A leanformer or timm model; of an optimised one the plain form is taken.
         num_classes: Outputs of the new head; 0 takes the head off.
         names: Names of the new classes in their order; they go onto the card.
 
@@ -32,6 +32,7 @@ def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) 
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 0:
         raise ValueError(f"a head has a number of classes, 0 or more, not {num_classes!r}")
     carded = classes_of(model) or ImageNetInfo("imagenet-1k").label_names()
+    model = plain_of(model)
     known = {name: index for index, name in enumerate(carded)}
     rows = [known[name] for name in names or () if name in known]
     new = copy.deepcopy(model)

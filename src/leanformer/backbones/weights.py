@@ -190,7 +190,8 @@ def _resampled_sequence(model: Any, value: Tensor, wanted: Tensor, grid: tuple[i
     size = [*model.patch_embed.grid_size]
     prefix = wanted.shape[1] - math.prod(size)
     old = [*(grid or _square(value.shape[1] - prefix))]
-    return resample_abs_pos_embed(value, size, old, num_prefix_tokens=prefix)
+    antialias = getattr(model, "antialias", True)  # as the model itself would resample them
+    return resample_abs_pos_embed(value, size, old, num_prefix_tokens=prefix, antialias=antialias)
 
 
 def _square(patches: int) -> tuple[int, int]:

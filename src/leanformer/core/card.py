@@ -211,7 +211,7 @@ def card_json(model: nn.Module) -> dict[str, Any]:
     >>> card_json(lf.create("deit_tiny_patch16_224"))["num_classes"]
     1000
     """
-    card, data, model = card_of(model), input_of(model), plain_of(model)
+    card, data, classes, model = card_of(model), input_of(model), classes_of(model), plain_of(model)
     if not card.backbone:
         raise ValueError(
             f"this {type(model).__name__} cannot be rebuilt from a name, so it cannot be saved; "
@@ -226,7 +226,7 @@ def card_json(model: nn.Module) -> dict[str, Any]:
         "official": card.official,
         "optimised": card.optimised,
         "num_classes": getattr(model, "num_classes", None),
-        "classes": plain(classes_of(model)),
+        "classes": plain(classes),
         "global_pool": pooling_of(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "input": {key: plain(value) for key, value in data.items()},
