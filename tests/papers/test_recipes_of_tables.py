@@ -42,3 +42,15 @@ def test_a_model_trained_with_evit_is_fine_tuned_at_448_pixels_with_its_tokens_g
 def test_the_places_of_table_4_are_counted_from_1(layers):
     (method,) = PUBLISHED[f"evit_deit_small_at_{'_'.join(map(str, layers))}"].methods
     assert tuple(block + 1 for block in method.at) == layers
+
+
+def test_a_model_that_is_trained_on_at_384_pixels_gets_the_dropout_of_that_recipe():
+    published = PUBLISHED["caformer_s18_384"]
+    small = {"depths": (1, 1, 1, 1), "dims": (32, 32, 32, 32), "num_classes": 3}
+    trained = PUBLISHED["caformer_s18"].build(**small)
+    student = published.student(published.sized(trained))
+    assert lf.core.input_of(student)["input_size"] == (3, 384, 384)
+    assert (trained.head.head_drop.p, student.head.head_drop.p) == (0.0, 0.4)
+    assert torch.equal(student.head.fc2.weight, trained.head.fc2.weight)
+    other = published.sized(lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2))
+    assert lf.core.input_of(other)["input_size"] == (3, 384, 384)

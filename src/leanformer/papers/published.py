@@ -70,11 +70,17 @@ class Published:
     def sized(self, model: nn.Module) -> nn.Module:
         """A trained model at the image size that the recipe fine-tunes it for; as it is where the recipe says none.
 
+        A model of the recipe's own backbone gets the recipe's other arguments as well, such as dropout in its head.
+
         Args:
             model: The model to start from, trained at another size.
         """
         if self.img_size is None or input_of(model)["input_size"][1:] == (self.img_size, self.img_size):
             return model
+        card = card_of(model)
+        if card.backbone and self.model.startswith(card.backbone):
+            arguments = {**card.arguments, **self.arguments}
+            model = set_card(share(model), card.replace(arguments=arguments))
         return resize(model, self.img_size)
 
     def argument_texts(self) -> tuple[str, ...]:
