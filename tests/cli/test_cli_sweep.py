@@ -55,6 +55,26 @@ def test_an_interrupted_sweep_goes_on_and_another_run_is_not_overwritten(capsys,
     assert "another run" in capsys.readouterr().err
 
 
+def test_a_setting_with_one_more_option_is_another_setting(capsys, pack, tmp_path):
+    output = tmp_path / "sweep.json"
+    command = ["sweep", *LEAN, "--data", pack, "--output", str(output), "--vary", "keep_rate=0.5"]
+    assert main([*command, "--vary", "fuse_tokens=false"]) == 0
+    assert main(command) == 0  # fuses its tokens, as the method does by default
+    rows = json.loads(output.read_text())["rows"]
+    assert [row.get("fuse_tokens") for row in rows] == [None, False]
+    assert rows[0]["macs"] > rows[1]["macs"]
+    assert main([*command, "--vary", "fuse_tokens=true"]) == 0
+    assert "fuse_tokens" in capsys.readouterr().out
+    assert len(json.loads(output.read_text())["rows"]) == 3
+
+
+def test_the_points_of_the_figure_are_named_by_their_settings(capsys, pack, tmp_path):
+    figure = tmp_path / "sweep.svg"
+    command = ["sweep", *LEAN, "--data", pack, "--vary", "keep_rate=0.5", "--vary", "fuse_tokens=true"]
+    assert main([*command, "--figure", str(figure)]) == 0
+    assert "keep_rate=0.5, fuse_tokens=True" in figure.read_text()
+
+
 def test_rows_of_other_weights_options_arguments_or_splits_are_not_resumed(capsys, pack, tmp_path):
     saved, output = tmp_path / "vit.safetensors", tmp_path / "sweep.json"
     plain = lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, num_classes=7)

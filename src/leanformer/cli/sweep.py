@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 Vary = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+FIGURES = ("top1", "top5", "macs")
+"""What a row tells of a setting."""
 
 
 def sweep(
@@ -74,17 +76,18 @@ def sweep(
     }  # fmt: skip
     rows = rows_to_resume(output, about)
     for told, setting in candidates:
-        if any(told.items() <= row.items() for row in rows):
+        if any(told == options_of(row) for row in rows):
             continue
         lean = with_options(opened, **setting)
         found = evaluate(lean, images, device=str(place), batch_size=batch_size, crop=crop)
         rows.append({**told, "top1": found.top1, "top5": found.top5, "macs": count(lean).macs})
-        rows.sort(key=lambda row: [told.items() <= row.items() for told, _ in candidates], reverse=True)
+        rows.sort(key=lambda row: [told == options_of(row) for told, _ in candidates], reverse=True)
         if output is not None:
             write_result(record("sweep", rows, device, **about), output)
     console().print(table_of(model, rows))
     if figure is not None:
-        console().print(f"wrote {trade_off(rows, x='macs').save(figure)}")
+        points = [row | {"setting": words_of(row)} for row in rows]
+        console().print(f"wrote {trade_off(points, x='macs', label='setting').save(figure)}")
 
 
 def weights_of(model: str, built: Build) -> str | None:
@@ -129,13 +132,31 @@ def settings(model: nn.Module, vary: tuple[str, ...]) -> list[dict[str, Any]]:
     return [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
 
 
+def options_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The setting that a row is of: the options that were varied; the others are the model's own.
+
+    >>> options_of({"keep_rate": 0.5, "top1": 70.0, "top5": 90.0, "macs": 1e9})
+    {'keep_rate': 0.5}
+    """
+    return {key: value for key, value in row.items() if key not in FIGURES}
+
+
+def words_of(row: dict[str, Any]) -> str:
+    """The setting of a row in words.
+
+    >>> words_of({"keep_rate": 0.5, "fuse_tokens": True, "top1": 70.0})
+    'keep_rate=0.5, fuse_tokens=True'
+    """
+    return ", ".join(f"{option}={value}" for option, value in options_of(row).items())
+
+
 def table_of(model: str, rows: list[dict[str, Any]]) -> Table:
-    """The rows as a table for people."""
+    """The rows as a table for people; a cell is empty where an option was not varied."""
     from rich.table import Table
 
-    options = [key for key in rows[0] if key not in ("top1", "top5", "macs")]
+    options = list(dict.fromkeys(option for row in rows for option in options_of(row)))
     table = Table(*options, "top-1", "top-5", "MACs", title=f"{model}, without training")
     for row in rows:
         shown = (f"{row['top1']:.1f}", f"{row['top5']:.1f}", f"{row['macs'] / 1e9:.3f} G")
-        table.add_row(*(str(row[option]) for option in options), *shown)
+        table.add_row(*(str(row.get(option, "")) for option in options), *shown)
     return table
