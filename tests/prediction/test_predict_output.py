@@ -169,6 +169,17 @@ def test_parts_of_another_run_are_not_continued(model, tmp_path, small_parts):
     assert lf.predict(model, PIXELS, device="cpu", top=2).save(output, overwrite=True).rows == 50
 
 
+def test_a_folder_does_not_hold_the_rows_in_two_formats(model, tmp_path):
+    output, answers = tmp_path / "answers", lf.predict(model, PIXELS, device="cpu", workers=0)
+    answers.save(output, "csv")
+    with pytest.raises(ValueError, match="another run: format differ"):
+        answers.save(output, "jsonl")
+    assert not list(output.glob("*.jsonl"))
+    answers.save(output, "jsonl", overwrite=True)
+    assert not list(output.glob("*.csv"))
+    assert len(list(output.glob("*.jsonl"))) == 1
+
+
 def test_rows_of_pictures_that_have_changed_are_not_continued(model, tmp_path):
     paths = write_pictures(tmp_path / "photos", 3)
 

@@ -120,7 +120,11 @@ class Parts:
             if others:
                 raise ValueError(f"{self.folder} holds other files, such as {others[0]}; give an empty or new folder")
             self._note(complete=False)
-        elif differing := [name for name, value in self.job.items() if known.get(name) != value]:
+            return
+        differing = [name for name, value in self.job.items() if known.get(name) != value]
+        if any(PART.fullmatch(path.name) and path.suffix != self.style.ending for path in self.folder.iterdir()):
+            differing.append("format")
+        if differing:
             raise ValueError(
                 f"{self.folder} holds parts of another run: {', '.join(differing)} differ; give another output, or "
                 "overwrite it"
