@@ -77,6 +77,16 @@ def test_without_images_for_validation_the_agreement_with_the_teacher_is_told(te
     assert "top1" not in start
 
 
+def test_a_teacher_in_training_mode_is_asked_in_evaluation_mode_and_stays_as_it_is():
+    """The stem of an LV-ViT has batch norms, whose statistics an answer in training mode would change."""
+    torch.manual_seed(0)
+    teacher = lf.create("lvvit", img_size=32, embed_dim=32, depth=2, num_heads=2, num_classes=10).train()
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    start = one_update(lf.apply(teacher, lf.RePa(idle_ratio=0.0)), teacher, val=None).start
+    assert start["agreement"] > 95
+    assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
+
+
 def test_a_student_that_was_calibrated_before_is_left_as_it_is(teacher):
     student = lf.calibrate(lf.apply(teacher, *METHODS), teacher, TRAIN[0][:64] / 255)
     before = {key: value.clone() for key, value in student.state_dict().items() if "norm" not in key}

@@ -40,7 +40,7 @@ def begin(run: Run, teachers: dict[str, nn.Module]) -> dict[str, Any] | None:
         none, and without data for validation how often student and teacher agree. None where it starts from no teacher.
     """
     for name, teacher in teachers.items():
-        known = teacher.model if isinstance(teacher, Annotator) else teacher
+        known = (teacher.model if isinstance(teacher, Annotator) else teacher).eval()
         origin = _at_size_of(run, known) if list(blocks_of(known)) == list(blocks_of(run.model)) else None
         if origin is not None and starts_from(run.model, origin):
             return {"teacher": name, **_calibrated(run, origin)}
