@@ -128,6 +128,7 @@ def test_the_distillation_token_gets_a_loss_of_its_own():
         model, recipe=RECIPE, data=arrays(), teacher=tiny(1), objective="distillation_token", device="cpu", quiet=True
     )
     assert result.finished
+    assert isinstance(model.train()(torch.zeros(2, 3, 16, 16)), torch.Tensor), "both tokens answer for this objective"
     with pytest.raises(ValueError, match="no distillation token"):
         lf.train.fit(tiny(), recipe=RECIPE, data=arrays(), teacher=tiny(), objective="distillation_token", device="cpu")
 

@@ -12,6 +12,7 @@ from torch import nn
 from ..core import Objective, check_whole
 from ..data.kinds import same_images
 from ..data.sources import Source
+from .answer_form import answers_as_before
 from .folder import hold
 from .learner import check_teachers, in_their_roles
 from .loop import Run
@@ -82,7 +83,10 @@ def fit(
         named = objective if isinstance(objective, str) else repr(objective) if objective else recipe.objective
         return Job(train_data, val_data, chosen, _located_labels(named), source_names(data, val), known, work)
 
-    return carry_out(model, recipe, settings, folder, resume, prepare)
+    with answers_as_before(model) as copies:
+        result = carry_out(model, recipe, settings, folder, resume, prepare)
+        copies += [each for each in (result.model, result.ema) if each is not None]
+    return result
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from ..data.loader import training_batches
 from ..data.sources import Source, check_fit, open_data
 from ..measure.energy import reading
 from ..measure.timing import Clock, Timing, time_calls
+from .answer_form import answers_as_before
 from .journal import Journal
 from .learner import check_teachers, choose_objective, in_their_roles
 from .loop import Run
@@ -58,7 +59,13 @@ def profile(
     """
     settings = Settings(**options).replace(quiet=True)
     teachers = {} if teacher is None else teacher if isinstance(teacher, dict) else {"teacher": teacher}
-    run = _held_still(model, recipe, settings, data, teachers, objective)
+    with answers_as_before(model):
+        return _spent(_held_still(model, recipe, settings, data, teachers, objective), updates)
+
+
+def _spent(run: Run, updates: int) -> dict[str, float]:
+    """What `profile` tells of a run that is ready for its first update."""
+    settings = run.settings
     whole = (updates + WARM_UP) * (2 * TURNS + 1) * settings.accumulate
     source = training_batches(run.data, run.recipe, run.config, run.stretch(0, whole))
     kept = itertools.repeat(batch := next(source))
@@ -88,7 +95,7 @@ def profile(
         "host_ms": 1e3 * host,
         "kept_update_ms": 1e3 * kept_update.median,
         "data_share": spent / update.median,
-        "images_per_second": recipe.batch_size / update.median,
+        "images_per_second": run.recipe.batch_size / update.median,
         "update_spread": update.spread,
         "kept_update_spread": kept_update.spread,
         "clock_mhz": clock,
