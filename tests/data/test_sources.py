@@ -60,6 +60,13 @@ def test_a_run_on_shards_resumes_where_it_was(shards, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True))
 
 
+def test_shards_refuse_repeated_augmentation_which_their_order_cannot_have(shards, tmp_path):
+    with pytest.raises(ValueError, match="no image can be repeated: set repeats=1") as caught:
+        _fit(f"wds/{shards}", recipe=RECIPE.replace(repeats=3), output=tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("kind", "package"), [("hfds", "datasets"), ("wds", "webdataset")])
 def test_a_missing_package_is_named(monkeypatch, tmp_path, kind, package):
     (tmp_path / "shards").mkdir()

@@ -13,10 +13,10 @@ from timm.data import Mixup
 import leanformer as lf
 from leanformer.data.batches import Batch, Plan, Stretch
 from leanformer.data.draws import host_state, seed_all
-from leanformer.data.label_maps import TokenLabelled
 from leanformer.data.loader import training_batches
 from leanformer.data.mixing import Mixing
 from leanformer.data.pictures import PictureAugment, changed
+from leanformer.data.places import TokenLabelled
 from leanformer.data.sources import Stream
 
 SMALL, LARGE = (16, 16), (32, 32)

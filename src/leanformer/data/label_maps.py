@@ -12,29 +12,21 @@ n images, k classes kept, h x w places of a map, B batch, H x W the plane of pat
 
 import json
 import os
-import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from torchvision.ops import roi_align
 from torchvision.transforms import functional as pixels
 
 from ..core import input_of, write_atomically
-from .draws import key_of, seed_all
-from .pictures import PictureAugment
-from .sources import Stream, open_data
-
-EXACT = 2**24
-"""Up to here, float32 counts images exactly."""
-MOVING = ("Crop", "Resize", "Flip", "Pad", "Rotation", "Affine", "Perspective")
-KNOWN = ("RandomResizedCrop", "RandomHorizontalFlip")
+from .kinds import UNREADABLE
 
 
 @dataclass
@@ -122,22 +114,34 @@ def write_label_maps(
 ) -> Path:
     """Label every image of a data set (whole, resized to the annotator's input) and write the maps to a folder.
 
-    `annotator` is a `train.Annotator`, `data` what `train.open_data` gives.
+    `annotator` is a `train.Annotator`, `data` what `train.open_data` gives. An image that cannot be read is counted as
+    damaged; training takes another one in its place.
 
     >>> write_label_maps(Annotator(model), open_data("imagenet/"), "maps/")  # doctest: +SKIP
     """
-    folder, pictures = Path(folder), Pictures(data)
+    folder = Path(folder)
     if folder.exists():
         raise ValueError(f"{folder} exists; choose another folder for the label maps")
     folder.mkdir(parents=True)
-    config = input_of(annotator)
-    device = next(annotator.parameters()).device
-    annotator.eval()
+    try:
+        classes = _write_maps(annotator.eval(), Pictures(data), folder, top, batch_size)
+    except BaseException:
+        shutil.rmtree(folder)  # a part of the maps is of no use
+        raise
+    # written last: a folder with this file is whole
+    about = json.dumps({"classes": classes, "images": len(data), "of": getattr(data, "name", "")})
+    write_atomically(folder / "maps.json", lambda name: Path(name).write_text(about))
+    return folder
+
+
+def _write_maps(annotator: nn.Module, pictures: "Pictures", folder: Path, top: int, batch_size: int) -> int:
+    """Write values and classes of all maps; returns how many classes there are."""
+    config, device = input_of(annotator), next(annotator.parameters()).device
     values: Any = None
     classes: Any = None
     for start in range(0, len(pictures), batch_size):
         rows = range(start, min(start + batch_size, len(pictures)))
-        batch = torch.stack([_whole(pictures[i][0], config) for i in rows]).to(device)
+        batch = torch.stack([_whole(pictures.or_black(i), config) for i in rows]).to(device)
         maps = annotator(batch).float().permute(0, 3, 1, 2)  # (B, K, h, w)
         best = maps.topk(min(top, maps.shape[1]), dim=1)  # (B, k, h, w)
         if values is None:
@@ -148,10 +152,7 @@ def write_label_maps(
         classes[rows.start : rows.stop] = best.indices.cpu().numpy()
     values.flush()
     classes.flush()
-    # written last: a folder with this file is whole
-    about = json.dumps({"classes": int(maps.shape[1]), "images": len(pictures), "of": getattr(data, "name", "")})
-    write_atomically(folder / "maps.json", lambda name: Path(name).write_text(about))
-    return folder
+    return int(maps.shape[1])
 
 
 def _whole(picture: Image.Image, config: dict[str, Any]) -> Tensor:
@@ -175,116 +176,14 @@ class Pictures:
         array = self.data.images[index].permute(1, 2, 0).cpu().numpy()  # (H, W, 3)
         return Image.fromarray(array), int(self.data.labels[index])
 
+    def or_black(self, index: int) -> Image.Image:
+        """The picture of an image; a black one where it cannot be read, which is noted."""
+        try:
+            return self[index][0]
+        except UNREADABLE as error:
+            self.data.damage.add(self.filename(index), str(error))
+            return Image.new("RGB", (64, 64))
 
-class TokenLabelled(Dataset):
-    """Training images with their places instead of labels, for `TokenLabels(labels=...)`.
-
-    `transform` is a pipeline of timm or torchvision for training; its random crop and flip are done here, so that
-    they are known, and the rest of it as it is (RandAugment's small shifts and turns leave the labels where they
-    were, as in the published recipe). Order and augmentation follow from (seed, epoch, position).
-
-    >>> images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
-    >>> TokenLabelled(open_data((images, torch.arange(4))))[0][1].shape
-    torch.Size([7])
-    """
-
-    def __init__(self, data: Any, transform: Any = None, seed: int = 0):
-        if len(data) > EXACT:
-            raise ValueError(f"{len(data)} images are more than the {EXACT} that a place can number")
-        self.pictures, self.seed = Pictures(data), seed
-        self.transform = transform
-        self.set_epoch(0)
-
-    @property
-    def transform(self) -> Any:
-        return self._transform
-
-    @transform.setter
-    def transform(self, transform: Any) -> None:
-        for step in (step for each in _pipelines(transform) for step in _steps(each)):
-            name = type(step).__name__
-            if any(word in name for word in MOVING) and not name.startswith(KNOWN):
-                raise ValueError(f"{name} moves the image by an amount that label maps cannot follow; leave it out")
-        self._transform = transform
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Another order and other crops for another epoch."""
-        generator = torch.Generator().manual_seed(key_of(self.seed, "order", epoch) % 2**63)
-        self.epoch, self.order = epoch, torch.randperm(len(self), generator=generator)
-        here = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.process = torch.distributed.get_rank() if here else 0
-        self.processes = torch.distributed.get_world_size() if here else 1
-
-    def __getitem__(self, position: int) -> tuple[Any, Tensor]:
-        position = (position * self.processes + self.process) % len(self)
-        index = int(self.order[position])
-        seed_all(self.seed, "image", self.epoch, position)
-        picture, label = self.pictures[index]
-        places: list[list[float]] = []  # the same for every size
-
-        def cut(steps: Any) -> Tensor:
-            image, place = _cut(picture, steps)
-            places.append(place)
-            return image
-
-        transform = self.transform
-        image = transform.views(cut, picture) if isinstance(transform, PictureAugment) else cut(transform)
-        return image, torch.tensor([label, index, *places[0]], dtype=torch.float32)  # (3, H, W), (7,)
-
-
-def _cut(picture: Any, transform: Any) -> tuple[Tensor, list[float]]:
-    """A picture through the steps of a transform, and what was cut out of it: top, left, height, width, flip."""
-    width, height = picture.size
-    box, flip = (0, 0, height, width), False
-    for step in _steps(transform):
-        if type(step).__name__.startswith("RandomResizedCrop"):
-            box = step.get_params(picture, list(step.scale), list(step.ratio))
-            picture = _resized_crop(picture, box, step)
-        elif type(step).__name__ == "RandomHorizontalFlip":
-            flip = float(torch.rand(())) < step.p
-            picture = pixels.hflip(picture) if flip else picture
-        else:
-            picture = step(picture)
-    top, left, tall, wide = box
-    image = picture if isinstance(picture, Tensor) else pixels.to_tensor(picture)
-    return image, [top / height, left / width, tall / height, wide / width, float(flip)]
-
-
-def with_places(source: Any, seed: int = 0) -> Stream:
-    """The training images that `source` names, with places instead of labels, as data for `fit`.
-
-    >>> len(with_places((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4))))
-    4
-    """
-    data = open_data(source, "train", seed)
-    if has_places(data):
-        return data
-    if isinstance(data, Stream):
-        raise ValueError(f"{data.name} comes in an order of its own, so label maps cannot be found by number")
-    return Stream(TokenLabelled(data, seed=seed), data.classes, name=f"{data.name} with places")
-
-
-def has_places(data: Any) -> TypeGuard[Stream]:
-    """Whether a data set tells places instead of labels.
-
-    >>> has_places(open_data((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4))))
-    False
-    """
-    return isinstance(data, Stream) and isinstance(data.dataset, TokenLabelled)
-
-
-def _pipelines(transform: Any) -> list[Any]:
-    return transform.pipelines if isinstance(transform, PictureAugment) else [transform]
-
-
-def _steps(transform: Any) -> list[Any]:
-    return list(getattr(transform, "transforms", [transform])) if transform is not None else []
-
-
-def _resized_crop(picture: Image.Image, box: tuple[int, int, int, int], step: Any) -> Image.Image:
-    modes = step.interpolation
-    mode = random.choice(modes) if isinstance(modes, tuple | list) else modes
-    return pixels.resized_crop(picture, *box, list(step.size), mode)  # type: ignore[arg-type]
+    def filename(self, index: int) -> str:
+        """A name of the image for reports."""
+        return self.data.filename(index) if hasattr(self.data, "filename") else f"image {index}"

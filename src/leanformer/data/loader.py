@@ -16,7 +16,8 @@ from .batches import Batch, Stretch
 from .draws import key_of
 from .options import Augmentation
 from .pictures import PictureAugment, PictureCrops
-from .reading import Read, from_files, from_stream
+from .places import SeededPlaces, has_places
+from .reading import Read, Seeded, from_files, from_stream
 from .sources import Arrays, Data, Files, Stream
 
 
@@ -48,7 +49,12 @@ def augment_of(recipe: Augmentation, config: dict[str, Any], half: bool = False)
 
 
 def _read(data: Files | Stream, augment: Any, stretch: Stretch) -> Iterator[Read]:
-    return from_files(data, augment, stretch) if isinstance(data, Files) else from_stream(data, augment, stretch)
+    if has_places(data):
+        data.dataset.transform = augment
+        return from_files(SeededPlaces(data.dataset, augment, stretch.plan.seed), stretch)
+    if isinstance(data, Stream):
+        return from_stream(data, augment, stretch)
+    return from_files(Seeded(data, augment, stretch.plan.seed), stretch)
 
 
 def _rows(data: Arrays, stretch: Stretch) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:

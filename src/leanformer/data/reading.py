@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from .batches import Stretch, worker_count
 from .draws import host_state, seed_all, set_host_state
 from .pictures import AugmentationError
-from .sources import UNREADABLE, Files, Stream
+from .sources import UNREADABLE, Stream
 
 Read = tuple[list[Tensor], Tensor, tuple[str, ...]]
 """Images in each size on the device, labels, and the names of images that could not be read."""
@@ -72,16 +72,16 @@ class Places(Sampler):
                 yield [(epoch, position, order[position]) for position in rows]
 
 
-def from_files(data: Files, augment: Any, stretch: Stretch) -> Iterator[Read]:
-    """Batches of files, each picture through `augment`."""
+def from_files(images: Seeded, stretch: Stretch) -> Iterator[Read]:
+    """Batches of images that are read one by one."""
     device, workers = stretch.device, worker_count(stretch.workers)
     loader = DataLoader(
-        Seeded(data, augment, stretch.plan.seed), batch_sampler=Places(stretch), num_workers=workers,
+        images, batch_sampler=Places(stretch), num_workers=workers,
         pin_memory=device.type == "cuda", prefetch_factor=4 if workers else None,
     )  # fmt: skip
-    for images, labels, damaged in loader:
+    for pixels, labels, damaged in loader:
         names = tuple(name for lines in damaged for name in lines.split("\n") if name)
-        yield _moved(images, device), labels.to(device, non_blocking=True), names
+        yield _moved(pixels, device), labels.to(device, non_blocking=True), names
 
 
 def from_stream(data: Stream, augment: Any, stretch: Stretch) -> Iterator[Read]:

@@ -1,6 +1,7 @@
 """Training and distillation: `fit` for any model with any methods on it, `evaluate`, objectives, data."""
 
-from ..data.label_maps import LabelMaps, TokenLabelled, with_places, write_label_maps
+from ..data.label_maps import LabelMaps, write_label_maps
+from ..data.places import TokenLabelled, with_places
 from ..data.sources import Arrays, Files, open_data
 from .answer_features import AnswerFeatures
 from .engine import fit

@@ -18,6 +18,7 @@ from torch import nn
 
 from ..backbones import resize
 from ..core import Ramped, blocks_of, calibrate, starts_from, uncalibrated
+from ..data.places import without_places
 from ..data.sources import Stream
 from .token_labels import Annotator
 
@@ -55,9 +56,10 @@ def _calibrated(run: Run, teacher: nn.Module) -> dict[str, Any]:
     slots = [path for path in slots if not _starts_as_the_teachers(run, path)]
     if not slots:
         return {"not_calibrated": "with a ramp, modules start as the teacher's own"}
-    if isinstance(run.data, Stream):
-        return {"not_calibrated": f"no random images can be taken of the stream {run.data.name}"}
-    images = run.task.sample(run.model, run.data, count, run.settings.seed).to(run.device)
+    data = without_places(run.data)
+    if isinstance(data, Stream):
+        return {"not_calibrated": f"no random images can be taken of the stream {data.name}"}
+    images = run.task.sample(run.model, data, count, run.settings.seed).to(run.device)
     _set_methods(run, 0.0 if run.recipe.method_schedules else math.inf)
     try:
         fitted = calibrate(run.model, teacher, images, BATCH, slots).state_dict()

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from ..core import Objective, input_of, set_classes
 from ..data.batches import Batch, Plan, Stretch
-from ..data.kinds import Arrays
-from ..data.label_maps import has_places
+from ..data.kinds import Arrays, Stream
 from ..data.loader import augment_of, training_batches
 from ..data.mixing import Mixing
+from ..data.places import has_places
 from ..data.samples import sample_images
 from ..data.sources import check_fit, check_labelled, open_data
 from ..settings import Settings
@@ -112,6 +112,11 @@ class Task:
             augment_of(recipe, config)  # refuses what cannot be done to images kept as arrays
         if has_places(data):
             _check_unmixed(recipe)
+        elif isinstance(data, Stream) and recipe.repeats > 1:
+            raise ValueError(
+                f"{data.name} comes in an order of its own, in which no image can be repeated: set repeats=1 in the "
+                "recipe"
+            )
         return Mixing(recipe, plan, model, data.labelled)
 
     def teachers(

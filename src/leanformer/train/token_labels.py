@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from ..core import Objective, Step, blocks_of, decision_paths, input_of, single_patches, trace
 from ..core.reduce import refuse_untraceable
-from ..data.label_maps import LabelMaps, Place, with_places
+from ..data.label_maps import LabelMaps, Place
 from ..data.mixing import soft_targets
+from ..data.places import with_places
 from .objectives import objective
 
 
@@ -147,7 +148,14 @@ class TokenLabels(Objective):
         return Annotator(teacher) if name == self.annotator and not _labels_places(teacher) else teacher
 
     def data_form(self, data: Any, seed: int) -> Any:
-        return data if self.labels is None else with_places(data, seed)
+        if self.labels is None:
+            return data
+        if len(data) != len(self.labels):
+            raise ValueError(
+                f"{self.labels.folder} has maps of {len(self.labels)} images, but {data.name} has {len(data)}; a map "
+                "is found by its image's number: write maps of the very images that are learnt from"
+            )
+        return with_places(data, seed)
 
     def student_taps(self) -> frozenset[str]:
         return frozenset(decision_paths(self._student[0])) if self._student else frozenset()
