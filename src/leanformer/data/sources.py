@@ -211,15 +211,22 @@ def check_labelled(data: Data) -> None:
 
 
 def check_channels(model: nn.Module, data: Data) -> None:
-    """Refuse images that have not as many channels as the model takes.
+    """Refuse images that have not as many channels as the model takes, and a model that cannot normalise so many.
 
     Args:
         model: The model that is shown the images.
         data: A data set.
     """
-    channels, given = input_of(model)["input_size"][0], data.images.shape[1] if isinstance(data, Arrays) else 3
+    view = input_of(model)
+    channels, given = view["input_size"][0], data.images.shape[1] if isinstance(data, Arrays) else 3
     if channels != given:
         raise ValueError(f"the images of {data.name} have {given} channels, but the model takes {channels}")
+    if not len(view["mean"]) == len(view["std"]) == channels:
+        values = (0.5,) * channels
+        raise ValueError(
+            f"the model takes {channels} channels, but its images are normalised by a mean of {len(view['mean'])}; "
+            f"give it another one: lf.core.set_input(model, {{'mean': {values}, 'std': {values}}})"
+        )
 
 
 def check_fit(model: nn.Module, data: Data, other: Data | None = None) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from ..core import Objective, check_whole
+from ..core import Objective, check_whole, input_of
 from ..data.kinds import same_images
 from ..data.sources import Source
 from .answer_form import answers_as_before
@@ -125,8 +126,7 @@ def carry_out(
     accelerator = accelerator_for(settings, folder)
     with hold(folder, resume, accelerator) as held:
         job = prepare()
-        for name, each in {"the model": model, **job.teachers}.items():
-            check_whole(each, name)
+        _check_models(model, job.teachers)
         if held.state is None and folder is not None and accelerator.is_main_process:
             plain = {name: t.model if isinstance(t, Annotator) else t for name, t in job.teachers.items()}
             start_run(folder, model, plain, recipe, settings, job.sources, job.named, job.task.to_json())
@@ -141,6 +141,17 @@ def carry_out(
         if settings.tensorboard and folder is not None:
             accelerator.init_trackers("tensorboard")
         return run.train([*held.notes, *(_notes(job) if fresh else ())])
+
+
+def _check_models(model: nn.Module, teachers: dict[str, nn.Module]) -> None:
+    """Refuse weights of types that cannot be trained with, and teachers of images with other channels."""
+    channels = input_of(model)["input_size"][0]
+    for name, each in {"the model": model, **teachers}.items():
+        check_whole(each, name)
+        if any(parameter.dtype == torch.float64 for parameter in each.parameters()):
+            raise ValueError(f"the weights of {name} are torch.float64, but images come in float32; call its .float()")
+        if (theirs := input_of(each)["input_size"][0]) != channels:
+            raise ValueError(f"the teacher '{name}' takes images of {theirs} channels, but the model of {channels}")
 
 
 def _notes(job: Job) -> list[str]:

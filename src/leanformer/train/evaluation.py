@@ -180,7 +180,7 @@ def measure(model: nn.Module, data: Data, config: dict[str, Any], how: Condition
     start = time.perf_counter()
     with how.judging(model):
         for images, labels, names in evaluation_batches(data, config, how):
-            logits = logits_of(model(images)).float()  # (b, classes)
+            logits = logits_of(model(as_wide(images, model))).float()  # (b, classes)
             if not isinstance(data, Arrays):  # those were looked at before
                 check_labels(labels.clamp_min(0), logits.shape[1], f"{data.name}, in a batch of {len(labels)}")
             top = logits.topk(min(5, logits.shape[1])).indices  # (b, 5)
@@ -194,6 +194,15 @@ def measure(model: nn.Module, data: Data, config: dict[str, Any], how: Condition
     for name in damaged:
         data.damage.add(name)
     return _result(table[table[:, 0] >= 0], seconds, data, len(damaged))
+
+
+def as_wide(images: Tensor, model: nn.Module) -> Tensor:
+    """Images in float64 for a model whose weights are; autocast sees to narrower ones.
+
+    >>> as_wide(torch.zeros(2), nn.Linear(2, 2).double()).dtype
+    torch.float64
+    """
+    return images.double() if any(each.dtype == torch.float64 for each in model.parameters()) else images
 
 
 def default_batch(device: torch.device) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core import plain_of
 from ..data.kinds import same_images
 from ..data.sources import Data, Source, check_channels, check_classes, check_labelled, open_data
-from .evaluation import Conditions, evaluation_batches, seen_by
+from .evaluation import Conditions, as_wide, evaluation_batches, seen_by
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def collect(
     with how.judging(model):
         for images, labels, names in evaluation_batches(data, config, replace(how, accelerator=None)):
             good = labels >= 0  # (b,)
-            found.append((read(model, images).float()[good], labels[good]))
+            found.append((read(model, as_wide(images, model)).float()[good], labels[good]))
             for name in names:
                 data.damage.add(name)
     if not any(len(part) for _, part in found):

@@ -46,6 +46,8 @@ def judge_by_neighbours(
         known = collect(model, nn.Module.__call__, bank, config, how)
     else:
         known, test = (Features(test.vectors[i::2], test.labels[i::2], test.classes) for i in (0, 1))
+    if not len(test.labels):
+        raise ValueError(f"{data.name} has one image that can be read, and none to look for its neighbours among")
     classes, k = max(known.num_classes, test.num_classes), min(neighbours, len(known.labels))
     votes = neighbour_votes(test.vectors, known.vectors, known.labels, classes, k)  # (q, K)
     found = judged(votes.masked_fill(votes == 0, -math.inf), test.labels, len(known.labels))

@@ -50,6 +50,8 @@ def _by_rate(objective: Objective) -> dict[tuple[float, bool], list[nn.Parameter
 
 def make_optimizer(groups: list[dict[str, Any]], recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
     """timm's optimizer of the recipe's name; the fused kernel where torch has one."""
+    if not groups:
+        raise ValueError("the model has no parameter that learns: switch them on with model.requires_grad_(True)")
     fused: dict[str, Any] = {"fused": True} if device.type == "cuda" and recipe.optimizer in ("adam", "adamw") else {}
     try:
         return create_optimizer_v2(
