@@ -90,7 +90,12 @@ def seeds(
 
 def speeds_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Model → times as fast as the optimised teacher."""
-    return {row["model"]: row["over_own"] if "over_own" in row else row["speedup"] for row in rows}
+    return {row["model"]: times_as_fast(row) for row in rows}
+
+
+def times_as_fast(row: Mapping[str, Any]) -> float:
+    """The speed over the optimised teacher, as `imagenet-times` and `plans --step check` write it."""
+    return row["over_own"] if "over_own" in row else row["speedup"]
 
 
 def table(students: Mapping[str, Seeds], teacher: np.ndarray, pixels: str, speeds: Mapping[str, float]) -> str:

@@ -1,10 +1,10 @@
 """The README's figure: accuracy against measured speed, joined from the files of the study on photographs.
 
-results/lean_plans_h200.json      plan → speed-up over the optimised teacher
-results/study_imagenet.json       student → top-1 on photographs that nothing was chosen by
-results/teacher_photos_cpu.json   the teacher's top-1 on the same photographs
+students   `python -m lab imagenet`: top-1 on photographs that nothing was chosen by, of one seed or several
+times      `python -m lab imagenet-times` or `plans --step check`: speed over the optimised teacher
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,56 +12,84 @@ from typing import Any
 from leanformer import visualise
 from leanformer.measure import read_rows
 
-from .spread import answers, interval, teacher_answers
+from .seeds import over_seeds, times_as_fast
+from .spread import interval, teacher_answers
 
-EPOCHS = 12
-"""Students are compared after as many."""
 TEACHER, LEAN, PIXELS = "as it is", "found by lean", "fewer pixels"
 
 
-def trade_off(output: Path = Path("docs/accuracy_speed.svg"), folder: Path = Path("results")) -> None:
-    """Draw the students of the study on photographs: top-1 against measured speed.
+def trade_off(
+    students: Path = Path("results/study_imagenet.json"),
+    times: Path = Path("results/lean_plans_h200.json"),
+    epochs: int = 12,
+    output: Path = Path("docs/accuracy_speed.svg"),
+    folder: Path = Path("results"),
+) -> None:
+    """Draw the students of the study on photographs: top-1, the mean over seeds, against measured speed.
 
-    Example: python -m lab trade-off --output docs/accuracy_speed.svg
+    Example: python -m lab trade-off --times results/lean_plans_h200.json --output docs/accuracy_speed.svg
 
     Args:
+        students: The result file of `python -m lab imagenet`.
+        times: A file of `python -m lab imagenet-times` or of `python -m lab plans --step check`.
+        epochs: Students that were trained for so long are drawn.
         output: The file to write, .svg or .png.
-        folder: The folder of the result files.
+        folder: Where the teacher's answers to the photographs are.
     """
-    plans, students = (read_rows(folder / name) for name in ("lean_plans_h200.json", "study_imagenet.json"))
     teacher = teacher_answers(folder)
     itself = {"model": "ViT-Ti", "kind": TEACHER, "speedup": 1.0, "top1": 100 * teacher.mean()}
-    rows = [row | {"interval": interval(answers(row, "judge"), teacher)} for row in joined(plans, students)]
+    rows = joined(read_rows(times), read_rows(students), epochs)
     drawn = visualise.trade_off([itself, *rows], x="speedup", y="top1", by="kind")
     axis = drawn.plot.axes[0]
     for line in list(axis.lines):
         line.remove()  # between so few points a line would claim what nobody measured
-    for row, low, high in ((row, *row["interval"]) for row in rows):
+    spreads = [interval(row["seeds"].right, teacher) for row in rows]
+    for row, (low, high) in zip(rows, spreads, strict=True):
         axis.vlines(row["speedup"], itself["top1"] + low, itself["top1"] + high, colors="0.6", zorder=0)
-    axis.set_ylim(bottom=itself["top1"] + min(row["interval"][0] for row in rows) - 0.4)
-    axis.set(xlabel="times as fast as the optimised ViT-Ti (H200, bf16, batch 256)", ylabel="top-1, %")
+    axis.set_ylim(bottom=itself["top1"] + min(low for low, _ in spreads) - 0.4)
+    axis.set(xlabel=f"times as fast as the optimised ViT-Ti ({place_of(times)})", ylabel="top-1, %")
     print(f"wrote {drawn.save(output)}\n{drawn.summary}")
 
 
-def joined(plans: Iterable[Mapping[str, Any]], students: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The students whose plan was timed, with kind, speed-up and top-1; of a plan timed twice the first timing.
+def joined(times: Iterable[Mapping[str, Any]], students: Iterable[dict[str, Any]], epochs: int) -> list[dict[str, Any]]:
+    """The students that were timed, by lean or with fewer pixels: kind, speed-up, top-1 and what the seeds say.
 
     Args:
-        plans: Rows of a file of kind "lean plans".
+        times: Rows with speeds over the optimised teacher; of a model timed twice the first counts.
         students: Rows of a file of kind "study imagenet".
+        epochs: Of the students that are taken; those with other settings than the study's own are not.
 
-    >>> plan = {"model": "random", "plan": {"size": [160, 160], "shares": {}}, "speedup": 1.8}
-    >>> student = {"model": "160 px", "variant": "", "epochs": 12, "judge_top1": 67.1}
-    >>> [(row["kind"], row["speedup"], row["top1"]) for row in joined([plan], [student])]
-    [('fewer pixels', 1.8, 67.1)]
+    >>> timed = [{"model": "fewer pixels, 2", "plan": {"size": [160, 160], "shares": {}}, "speedup": 1.8}]
+    >>> student = {"model": "fewer pixels, 2", "epochs": 12, "judge_top1": 50.0, "judge_agreement": 80.0}
+    >>> [(row["model"], row["speedup"], row["top1"]) for row in joined(timed, [student | {"judge_right": "a0"}], 12)]
+    [('160 px', 1.8, 50.0)]
     """
-    speed: dict[str, float] = {}
-    for row in plans:
-        size, shares = row["plan"]["size"], row["plan"]["shares"]
-        speed.setdefault(row["model"] if shares else f"{size[0]} px", row["speedup"])
+    alike = [row for row in students if row["epochs"] == epochs and not row.get("variant")]
+    speed: dict[str, tuple[str, float]] = {}  # name → the name in the figure, and the speed
+    for row in times:
+        plan = row.get("plan")
+        short = f"{plan['size'][0]} px" if plan and not plan["shares"] else row["model"]
+        for name in (row["model"], short):
+            speed.setdefault(name, (short, times_as_fast(row)))
     return [
-        {**row, "kind": PIXELS if row["model"].endswith(" px") else LEAN, "speedup": speed[row["model"]],
-         "top1": row["judge_top1"]}
-        for row in students
-        if row["model"] in speed and row["epochs"] == EPOCHS and not row["variant"]
-    ]  # fmt: skip
+        {"model": speed[name][0], "kind": kind, "speedup": speed[name][1], "top1": each.mean, "seeds": each}
+        for name, each in over_seeds(alike, "judge").items()
+        if name in speed and (kind := _kind(name)) is not None
+    ]
+
+
+def _kind(name: str) -> str | None:
+    """Which rows of the study are drawn: those that lean's first choice made, and fewer pixels."""
+    if name.startswith(PIXELS) or name.endswith(" px"):
+        return PIXELS
+    return LEAN if name.startswith("lean ") and "," not in name else None
+
+
+def place_of(times: Path) -> str:
+    """Where the models of a result file were timed, in a few words."""
+    found = json.loads(times.read_text())
+    one = found if "batch" in found else found["rows"][0]
+    hardware = found["hardware"]
+    chip = hardware["gpu"].removeprefix("NVIDIA ") if "gpu" in hardware else f"{hardware['threads']} CPU cores"
+    dtype = one["dtype"].removeprefix("torch.").replace("bfloat", "bf")
+    return f"{chip}, {dtype}, batch {one['batch']}"
