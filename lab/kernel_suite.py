@@ -23,6 +23,8 @@ from leanformer.methods.evit.kernels.class_attention import (
 )
 from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass
 from leanformer.methods.sit.kernels.slim import slim_in_one_pass
+from leanformer.methods.tome.kernels.match import match_keys
+from leanformer.methods.tome.kernels.merge import merge_in_one_pass
 from leanformer.speed.kernels.fp8 import fp8_linear, fp8_linear_reference, quantise_rows
 from leanformer.speed.kernels.pool import pool_in_one_pass
 from leanformer.speed.kernels.thin_conv import thin_conv, weight_of_product
@@ -63,7 +65,7 @@ class Measured:
     failed: str = ""
 
 
-DEIT = {"DeiT-S": 6, "DeiT-B": 12}
+DEIT = {"DeiT-Ti": 3, "DeiT-S": 6, "DeiT-B": 12}
 STAGES = {"PoolFormer-S12": (64, 128, 320, 512), "PoolFormer-M36": (96, 192, 384, 768)}
 STEMS = {"LV-ViT+": (3, 2, 1, 48), "PoolFormer-S12": (7, 4, 2, 64)}
 LINEARS = {"DeiT-S qkv": (384, 1152), "DeiT-B fc1": (768, 3072), "ViT-L fc1": (1024, 4096)}
@@ -75,6 +77,9 @@ def cases(batches: tuple[int, ...] = (256, 1)) -> Iterator[Case]:
         for model, heads in DEIT.items():
             yield attention_case(model, heads, batch, tokens=197)
             yield reorganisation_case(model, 64 * heads, batch, patches=196, keep=138)
+            yield matching_case(model, heads, batch, patches=196)
+            yield merging_case(model, 64 * heads, batch, patches=196, merged=58)
+            yield merging_case(model, 64 * heads, batch, patches=196, merged=13)
         yield ranking_case(batch, patches=196, keep=138)
         yield slimming_case("SiT-S", 384, batch, patches=196, mixtures=98)
     yield attention_case("DeiT-S", 6, batches[0], tokens=140)
@@ -104,6 +109,24 @@ def reorganisation_case(model: str, channels: int, batch: int, patches: int, kee
         reorganise_in_one_pass, reorganise_in_one_pass.plain,
         functools.partial(_tokens, batch, patches, keep, channels),
         moved=2 * batch * channels * (1 + patches + keep + 2),
+    )  # fmt: skip
+
+
+def matching_case(model: str, heads: int, batch: int, patches: int) -> Case:
+    sources = (patches + 1) // 2
+    return Case(
+        f"pairs found, {model}, {patches} patches, batch {batch}.",
+        match_keys, match_keys.plain, functools.partial(_keys, (batch, 1 + patches, 3, heads, 64)),
+        moved=batch * (patches * heads * 64 + 8 * sources), flops=2 * batch * sources * (patches - sources) * 64,
+    )  # fmt: skip
+
+
+def merging_case(model: str, channels: int, batch: int, patches: int, merged: int) -> Case:
+    return Case(
+        f"tokens merged, {model}, {merged} of {patches} patches, batch {batch}.",
+        merge_in_one_pass, merge_in_one_pass.plain,
+        functools.partial(_to_merge, batch, patches, merged, channels),
+        moved=2 * batch * channels * (2 * (1 + patches) - merged),
     )  # fmt: skip
 
 
@@ -218,6 +241,18 @@ def _error(found: Any, truth: Any) -> float:
 
 def _heads(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return torch.randn(shape, device=device).to(dtype).permute(2, 0, 3, 1, 4).unbind(0)  # strided, as in a model
+
+
+def _keys(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return (_heads(shape, device, dtype)[1][:, :, 1:],)
+
+
+def _to_merge(batch: int, patches: int, merged: int, channels: int, device: torch.device, dtype: torch.dtype) -> tuple:
+    x, y = torch.randn(2, batch, 1 + patches, channels, device=device).to(dtype)
+    size = torch.randint(1, 5, (batch, 1 + patches), device=device).float()
+    decided = match_keys.plain(torch.randn(batch, 2, patches, 16, device=device))
+    weight, bias = torch.randn(2, channels, device=device).to(dtype)
+    return x, y, size, decided, merged, 1, weight, bias, 1e-6
 
 
 def _tokens(batch: int, patches: int, keep: int, channels: int, device: torch.device, dtype: torch.dtype) -> tuple:

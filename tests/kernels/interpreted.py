@@ -8,7 +8,9 @@ from leanformer.methods.evit.kernels.class_attention import attention_with_class
 from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass
 from leanformer.methods.sit.kernels import slim_triton
 from leanformer.methods.sit.kernels.slim import slim_in_one_pass
-from leanformer.methods.tome.kernels import sized_attention_triton
+from leanformer.methods.tome.kernels import match_triton, merge_triton, sized_attention_triton
+from leanformer.methods.tome.kernels.match import match_keys
+from leanformer.methods.tome.kernels.merge import merge_in_one_pass
 from leanformer.methods.tome.kernels.sized_attention import sized_attention
 from leanformer.speed.kernels import pool_triton, thin_conv_triton
 from leanformer.speed.kernels.pool import pool_in_one_pass
@@ -50,6 +52,39 @@ def reorganisation(prefix: int, patches: int, keep: int, channels: int, fuse: bo
         close(z, truth[1], (prefix, patches, keep, channels, norm))
     else:
         assert z.numel() == 0
+
+
+def matching(heads: int, patches: int, dim: int, prefix: int) -> None:
+    keys = torch.randn(3, prefix + patches, 3, heads, dim)[:, :, 1].transpose(1, 2)[:, :, prefix:]  # a strided view
+    assert torch.equal(match_triton.launch(keys), match_keys.plain(keys.double())), (heads, patches, dim)
+
+
+def matching_odd_keys(patches: int) -> None:
+    """Whatever the keys are, every patch of S has a rank of its own and a partner in T."""
+    keys = torch.randn(5, 2, patches, 16)
+    keys[0], keys[1, :, ::3], keys[2, :, 1] = 1.0, 0.0, float("nan")
+    keys[3, :, 2], keys[4] = float("inf"), float("nan")
+    rank, partner = match_triton.launch(keys).unbind(1)
+    assert torch.equal(rank.sort(dim=1).values, torch.arange(rank.shape[1]).expand(5, -1)), patches
+    assert ((partner >= 0) & (partner < patches // 2)).all(), patches
+    assert torch.equal(rank[:3], match_keys.plain(keys)[:3, 0]), patches
+
+
+def merging(prefix: int, patches: int, merged: int, channels: int, sized: bool, norm: str) -> None:
+    x, y = torch.randn(2, 2, prefix + patches, channels)
+    size = torch.randint(1, 9, (2, prefix + patches)).float() if sized else None
+    decided = match_keys.plain(torch.randn(2, 3, patches, 16))
+    weight = torch.randn(channels) if norm else None
+    bias = torch.randn(channels) if norm == "shift" else None
+    found = merge_triton.launch(x, y, size, decided, merged, prefix, weight, bias, 1e-6)
+    wide = [None if t is None else t.double() for t in (x, y, size, weight, bias)]
+    truth = merge_in_one_pass.plain(*wide[:3], decided, merged, prefix, *wide[3:], 1e-6)
+    close(found[0], truth[0], (prefix, patches, merged, channels))
+    close(found[2], truth[2], (prefix, patches, merged, channels))
+    if norm:
+        close(found[1], truth[1], (prefix, patches, merged, channels, norm))
+    else:
+        assert found[1].numel() == 0
 
 
 def slimming(prefix: int, patches: int, mixtures: int, channels: int, kind: torch.dtype = torch.float32) -> None:
@@ -125,6 +160,14 @@ def main() -> None:
     reorganisation(2, 38, 20, 48, True, "scale")
     reorganisation(1, 16, 3, 96, True, "")
     reorganisation(1, 16, 16, 32, False, "shift")
+    for case in ((2, 10, 16, 1), (3, 196, 64, 1), (1, 77, 32, 0), (2, 3, 16, 5)):
+        matching(*case)
+    for patches in (3, 9, 70):
+        matching_odd_keys(patches)
+    merging(1, 40, 7, 24, False, "shift")
+    merging(2, 39, 19, 48, True, "scale")
+    merging(0, 70, 35, 96, True, "")
+    merging(1, 3, 1, 16, True, "shift")
     for case in ((1, 21, 10, 24), (0, 77, 33, 50), (2, 30, 17, 200), (1, 1, 1, 3), (5, 64, 16, 32)):
         slimming(*case)
     slimming(1, 196, 70, 130, torch.float16)

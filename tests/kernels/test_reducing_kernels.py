@@ -20,6 +20,8 @@ from leanformer.methods.evit.kernels.class_attention import (
 )
 from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass
 from leanformer.methods.sit.kernels.slim import slim_in_one_pass
+from leanformer.methods.tome.kernels.match import match_keys
+from leanformer.methods.tome.kernels.merge import merge_in_one_pass
 from leanformer.methods.tome.kernels.sized_attention import sized_attention
 from leanformer.speed.kernels.pool import pool_in_one_pass
 from leanformer.speed.kernels.thin_conv import thin_conv, weight_of_product
@@ -42,6 +44,13 @@ def tokens(prefix: int, patches: int, keep: int, channels: int) -> tuple:
     x, y = torch.randn(2, 3, prefix + patches, channels)
     score = torch.rand(3, patches)
     return x, y, score, score.topk(keep, dim=1).indices, True, torch.randn(channels), torch.randn(channels), 1e-6
+
+
+def merged_tokens(prefix: int, patches: int, merged: int, channels: int, sized: bool) -> tuple:
+    x, y = torch.randn(2, 3, prefix + patches, channels)
+    size = torch.randint(1, 5, (3, prefix + patches)).float() if sized else None
+    decided = match_keys(torch.randn(3, 2, patches, 16))
+    return x, y, size, decided, merged, prefix, torch.randn(channels), torch.randn(channels), 1e-6
 
 
 def pooled_branch(dim: int) -> Branch:
@@ -75,6 +84,9 @@ def test_mean_and_shift_of_the_norm_cancel_behind_a_pooling_that_subtracts_its_i
         (choose_by_counting, (torch.rand(3, 20), 7)),
         (attention_with_class_row, heads()),
         (sized_attention, (*heads(), torch.randint(1, 5, (2, 10)).float())),
+        (match_keys, (torch.randn(3, 2, 11, 16),)),
+        (merge_in_one_pass, merged_tokens(1, 10, 4, 8, sized=True)),
+        (merge_in_one_pass, (*merged_tokens(2, 9, 4, 8, sized=False)[:6], None, None, 0.0)),
         (reorganise_in_one_pass, tokens(1, 10, 4, 8)),
         (reorganise_in_one_pass, (*tokens(2, 10, 4, 8)[:4], False, None, None, 0.0)),
         (slim_in_one_pass, (torch.randn(2, 11, 8), torch.randn(2, 9, 5), torch.randn(5, 9), 2)),
@@ -126,6 +138,37 @@ def test_attention_by_size_agrees_with_float64_on_the_gpu(tokens_, dim):
     truth = sized_attention.plain(q.double(), k.double(), v.double(), size.double())
     half = [t.to("cuda", torch.bfloat16) for t in (q, k, v)]
     assert off(sized_attention(*half, size.cuda()), truth) < 1e-2
+
+
+@on_gpu
+@pytest.mark.parametrize(("count", "patches", "dim"), [(3, 196, 64), (12, 183, 64), (6, 256, 32), (2, 9, 128)])
+def test_patches_are_matched_on_the_gpu_as_in_float64(count, patches, dim):
+    keys = torch.randn(64, 1 + patches, 3, count, dim)[:, 1:, 1].transpose(1, 2).bfloat16()  # a strided view
+    found, truth = match_keys(keys.cuda()).cpu(), match_keys.plain(keys.double())
+    assert (found == truth).float().mean() > 0.999  # two cosines may differ by less than float32 tells
+    odd = torch.ones(4, count, patches, dim).cuda()
+    odd[1], odd[2, :, ::3], odd[3, :, 1] = float("nan"), 0.0, float("inf")
+    rank, partner = match_keys(odd).cpu().unbind(1)
+    assert torch.equal(rank.sort(dim=1).values, torch.arange(rank.shape[1]).expand(4, -1))
+    assert ((partner >= 0) & (partner < patches // 2)).all()
+
+
+@on_gpu
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize(("patches", "merged", "channels"), [(196, 98, 192), (183, 13, 384), (50, 20, 768), (3, 1, 64)])
+def test_merging_in_one_pass_agrees_with_float64_on_the_gpu(patches, merged, channels, sized, kind):
+    x, y, size, decided, *rest = merged_tokens(1, patches, merged, channels, sized)
+    numbers, (weight, bias, eps) = rest[:2], rest[2:]
+    wide = [None if t is None else t.double() for t in (x, y, size, weight, bias)]
+    truth = merge_in_one_pass.plain(*wide[:3], decided, *numbers, *wide[3:], eps)
+    given = [None if t is None else t.to("cuda", kind) for t in (x, y, weight, bias)]
+    sizes = None if size is None else size.cuda()
+    found = merge_in_one_pass(*given[:2], sizes, decided.cuda(), *numbers, *given[2:], eps)
+    allowed = 1e-2 if kind == torch.bfloat16 else 1e-5
+    assert off(found[0], truth[0]) < allowed
+    assert off(found[1], truth[1]) < allowed
+    assert torch.equal(found[2].cpu().double(), truth[2])
 
 
 @on_gpu

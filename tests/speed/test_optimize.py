@@ -50,7 +50,7 @@ def lean_vit():
     return lf.fuse(randomise(model).eval())
 
 
-MERGING = ("proportional attention in one kernel", "merged tokens beside their sizes")
+MERGING = ("proportional attention in one kernel", "merged tokens beside their sizes", "pairs found in one kernel")
 
 
 def merged(*methods):
@@ -127,10 +127,11 @@ def test_merging_without_packed_sizes_is_the_same_in_float64_and_other_steps_wor
     model = build().double()
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     new = model
-    for name in MERGING:
+    for name in (*MERGING, "tokens merged in one pass"):
         new = STEPS[name].apply(new)
-    torch.testing.assert_close(new(images), model(images), atol=1e-12, rtol=1e-12)
-    assert [type(d).__name__ for d in decisions(new)] == ["Match"] * 3
+        torch.testing.assert_close(new(images), model(images), atol=1e-12, rtol=1e-12)
+    assert [type(d).__name__ for d in decisions(new)] == ["MatchInOneKernel"] * 3
+    assert STEPS["tokens merged in one pass"].apply(model) is None  # only where sizes go beside the tokens
     inside = STEPS["RePa by products" if len(lf.card_of(model).methods) > 1 else "activation in product"]
     assert len(inside.places(new)) == 4
     torch.testing.assert_close(inside.apply(new)(images), model(images), atol=1e-3, rtol=1e-3)  # GELU's other form

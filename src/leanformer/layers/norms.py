@@ -12,13 +12,23 @@ import copy
 from typing import Any
 
 import torch
-from timm.layers import GroupNorm1, LayerNorm2d
+from timm.layers import GroupNorm1, LayerNorm, LayerNorm2d
 from timm.models.metaformer import GroupNorm1NoBias, LayerNorm2dNoBias
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 NORMS = ("modified", "layer", "batch", "none")
+
+
+def plain_layer_norm(norm: nn.Module) -> bool:
+    """Whether a norm is a LayerNorm over the channels with a scale, so that a kernel can take it over.
+
+    >>> plain_layer_norm(nn.LayerNorm(8)), plain_layer_norm(nn.LayerNorm((4, 8))), plain_layer_norm(nn.Identity())
+    (True, False, False)
+    """
+    known = type(norm) in (nn.LayerNorm, LayerNorm)
+    return known and len(norm.normalized_shape) == 1 and norm.weight is not None  # type: ignore[arg-type]
 
 
 class PlaneNorm(nn.Module):

@@ -5,11 +5,12 @@ Both are rewrites of slots that rank their tokens and choose among them with a `
 
 from typing import Any
 
-from timm.layers import Attention, LayerNorm
+from timm.layers import Attention
 from torch import Tensor, nn
 
 from ...core import H200, Block, Branch, LocalRewrite
 from ...layers.attention import attend, join_heads, project
+from ...layers.norms import plain_layer_norm
 from .kernels.choose import MOST_SCORES, choose_by_counting
 from .kernels.class_attention import HEAD_DIMS, attention_with_class_row, row_pays
 from .kernels.reorganise import MOST_CHANNELS, one_pass_pays, reorganise_in_one_pass
@@ -47,7 +48,7 @@ class OnePassReduction(nn.Module):
     def __init__(self, slot: Any, ffn: nn.Module):
         super().__init__()
         self.slot, self.ffn = slot, ffn
-        self.normed = isinstance(ffn, Branch) and _layer_norm(ffn.norm)
+        self.normed = isinstance(ffn, Branch) and plain_layer_norm(ffn.norm)
 
     def forward(self, x: Tensor, **mask: Any) -> Tensor:
         slot, ffn = self.slot, self.ffn
@@ -112,11 +113,6 @@ class ChooseByCounting(Choose):
 
     def forward(self, score: Tensor, keep: int) -> Tensor:
         return choose_by_counting(score, keep) if score.shape[1] <= MOST_SCORES else super().forward(score, keep)
-
-
-def _layer_norm(norm: Any) -> bool:
-    plain = type(norm) in (nn.LayerNorm, LayerNorm) and len(norm.normalized_shape) == 1
-    return plain and norm.weight is not None
 
 
 REWRITES = (

@@ -1,12 +1,19 @@
-"""Token merging laid out for speed: sizes beside the tokens instead of among their channels; attention in a kernel."""
+"""Token merging laid out for speed: sizes beside the tokens instead of among their channels, and a kernel each for
+attention by size, for finding pairs, and for merging them with the residual sum and the next norm.
+"""
 
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from ...core import H200, Block, LocalRewrite
+from ...core import H200, Block, Branch, LocalRewrite
+from ...layers.norms import plain_layer_norm
 from .attention import SizedAttention
+from .kernels.match import HEAD_DIMS as KEY_DIMS
+from .kernels.match import MOST_SOURCES, match_keys
+from .kernels.merge import MOST_CHANNELS, merge_in_one_pass
 from .kernels.sized_attention import HEAD_DIMS, sized_attention
+from .merging import Match
 
 
 @runtime_checkable
@@ -14,6 +21,8 @@ class HandsSizes(Protocol):
     """A token mixer that takes and gives sizes beside the tokens; behind the last one nobody asks for them."""
 
     last: bool
+
+    def attended(self, x: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor]: ...
 
     def with_sizes(self, x: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
 
@@ -46,9 +55,42 @@ class MergingRun(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         size: Tensor | None = None
         for block in self.blocks:
-            x, size = block.mix.with_sizes(block.pre(x), size)  # type: ignore[union-attr, operator]
-            x = block.ffn(x)  # type: ignore[union-attr, operator]
+            x, size = self.through(block, block.pre(x), size)  # type: ignore[union-attr, operator]
         return x
+
+    def through(self, block: Any, x: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Tokens and their sizes behind a block."""
+        x, size = block.mix.with_sizes(x, size)
+        return block.ffn(x), size
+
+
+class OnePassMergingRun(MergingRun):
+    """The same where residual sum, merging and the norm of the FFN are one pass."""
+
+    def through(self, block: Any, x: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        mix, ffn = block.mix, block.ffn
+        pairs = mix.pairs(x.shape[1] - mix.prefix)
+        if not pairs or x.shape[2] > MOST_CHANNELS:
+            return super().through(block, x, size)
+        y, k = mix.attended(x, size)  # (B, N, C), (B, H, N, D)
+        normed = isinstance(ffn, Branch) and plain_layer_norm(ffn.norm)
+        norm: Any = (ffn.norm.weight, ffn.norm.bias, ffn.norm.eps) if normed else (None, None, 0.0)
+        u, z, size = merge_in_one_pass(mix.skip(x), y, size, mix.decided(k), pairs, mix.prefix, *norm)
+        return (ffn.skip(u) + ffn.scaled(ffn.fn(z)) if normed else ffn(u)), size
+
+
+class MatchInOneKernel(Match):
+    """The same from the keys of all heads at once, where the kernel takes as many patches and channels.
+
+    >>> import torch
+    >>> keys = torch.randn(2, 3, 10, 16)
+    >>> torch.equal(MatchInOneKernel()(keys), Match()(keys))
+    True
+    """
+
+    def forward(self, keys: Tensor) -> Tensor:
+        taken = keys.ndim == 4 and keys.shape[3] in KEY_DIMS and (keys.shape[2] + 1) // 2 <= MOST_SOURCES
+        return match_keys(keys) if taken else super().forward(keys)
 
 
 def with_run(blocks: nn.Sequential) -> nn.Sequential:
@@ -87,4 +129,16 @@ REWRITES = (
         measured_on=H200,
     ),
     LocalRewrite("merged tokens beside their sizes", ends_merging, with_run, measured_on=H200),
+    LocalRewrite(
+        "pairs found in one kernel",
+        lambda module: type(module) is Match,
+        lambda match: MatchInOneKernel(),
+        measured_on=H200,
+    ),
+    LocalRewrite(
+        "tokens merged in one pass",
+        lambda module: type(module) is MergingRun,
+        lambda run: OnePassMergingRun(run.blocks),
+        measured_on=H200,
+    ),
 )

@@ -6,7 +6,7 @@
 
 Ranks by counting take a few hundred comparisons a patch, which compilers make in one pass; nothing is sorted.
 
-B batch, N tokens, P of them patches, S and T the two halves of these, r merged pairs, C channels, D of the metric.
+B batch, N tokens, P of them patches, S and T the two halves of these, r merged pairs, C channels, H heads of D.
 """
 
 import torch
@@ -22,23 +22,28 @@ class Match(nn.Module):
              [1, 0]]])
     """
 
-    def forward(self, metric: Tensor) -> Tensor:
-        """Metric (B, P, D) → (B, 2, S): of each of S how many merge before it, and its partner in T."""
-        best, partner = self.similarity(metric).max(dim=-1)  # (B, S)
+    def forward(self, keys: Tensor) -> Tensor:
+        """Keys (B, H, P, D) or a metric (B, P, D) → (B, 2, S): of each of S how many merge before it, and its partner.
+
+        The partner is given by its number in T.
+        """
+        best, partner = self.similarity(keys).max(dim=-1)  # (B, S)
         best = torch.where(best == best, best, -2.0)  # what is no number comes last
         places = torch.arange(best.shape[1], device=best.device)
         earlier = (best[:, None] == best[..., None]) & (places[None] < places[:, None])  # (B, S, S)
         rank = ((best[:, None] > best[..., None]) | earlier).sum(-1)  # (B, S)
         return torch.stack([rank, partner], dim=1)
 
-    def similarity(self, metric: Tensor) -> Tensor:
-        """The cosine of each patch of S with each of T, (B, S, T)."""
-        unit = F.normalize(metric, dim=-1)  # (B, P, D)
+    def similarity(self, keys: Tensor) -> Tensor:
+        """The cosine of each patch of S with each of T, (B, S, T), by the mean of the keys over heads."""
+        exact = keys.to(torch.promote_types(keys.dtype, torch.float32))  # cosines need the digits
+        metric = exact.mean(1) if keys.ndim == 4 else exact  # (B, P, D)
+        unit = F.normalize(metric, dim=-1)
         return unit[:, ::2] @ unit[:, 1::2].mT
 
-    def margin(self, metric: Tensor) -> Tensor:
+    def margin(self, keys: Tensor) -> Tensor:
         """The least gap between two cosines of an image whose order matters, (B,): within a row, and of the rows."""
-        cosines = self.similarity(metric.float())  # (B, S, T)
+        cosines = self.similarity(keys)  # (B, S, T)
         best = cosines.topk(min(2, cosines.shape[2]), dim=-1).values
         within = (best[..., 0] - best[..., -1]).amin(1) if best.shape[-1] > 1 else best[:, 0, 0].abs()
         ordered = best[..., 0].sort(dim=1).values  # (B, S)

@@ -90,21 +90,29 @@ class Merge(Branch):
 
     def with_sizes(self, x: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Tokens (B, N, C) and their sizes (B, N), None while all are 1 → tokens (B, N − r, C) and their sizes."""
+        y, k = self.attended(x, size)
+        x = self.skip(x) + y  # (B, N, C)
+        pairs = self.pairs(x.shape[1] - self.prefix)
+        return self.merged_tokens(x, size, k, pairs) if pairs else (x, size)
+
+    def attended(self, x: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What the branch adds to its tokens, (B, N, C), and their keys, (B, H, N, D)."""
         z = self.norm(x)
         q, k, v = project(self.fn, z)  # type: ignore[arg-type]  # (B, H, N, D) each
         dropout = self.fn.attn_drop.p if self.training else 0.0  # type: ignore[union-attr, operator]
         y = self.attend(q, k, v, size, dropout)  # (B, H, N, D)
-        x = self.skip(x) + self.scaled(join_heads(self.fn, z, y))  # type: ignore[arg-type]  # (B, N, C)
-        pairs = self.pairs(x.shape[1] - self.prefix)
-        return self.merged_tokens(x, size, k, pairs) if pairs else (x, size)
+        return self.scaled(join_heads(self.fn, z, y)), k  # type: ignore[arg-type]
 
     def merged_tokens(self, x: Tensor, size: Tensor | None, k: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
         """Tokens (B, N, C) → (B, N − r, C) and their sizes (B, N − r), the prefix as it was."""
-        exact = torch.promote_types(x.dtype, torch.float32)  # cosines need the digits
+        exact = torch.promote_types(x.dtype, torch.float32)
         sizes = x.new_ones(x.shape[:2], dtype=exact) if size is None else size.to(exact)  # (B, N)
         with without_autocast(x):
-            decided = self.decision(k.to(exact).mean(1)[:, self.prefix :].detach())
-            return merge(x, sizes, decided, pairs, self.prefix)
+            return merge(x, sizes, self.decided(k), pairs, self.prefix)
+
+    def decided(self, k: Tensor) -> Tensor:
+        """What `Match` makes of the keys (B, H, N, D) of the patches among the tokens."""
+        return self.decision(k[:, :, self.prefix :].detach())
 
     def provenance(self, decided: Tensor, tokens: int) -> Tensor:
         """Ones over the tokens that became one: (B, P − r, P)."""

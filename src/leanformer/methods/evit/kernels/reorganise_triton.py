@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ....layers.kernels.rows_triton import store_normed
+
 
 def launch(
     x: Tensor, y: Tensor, score: Tensor, chosen: Tensor, fuse: bool, weight: Tensor | None, bias: Tensor | None,
@@ -34,25 +36,6 @@ def launch(
         FUSE=int(fuse), NORM=weight is not None, SHIFT=bias is not None, num_warps=8,
     )  # fmt: skip
     return u, z
-
-
-@triton.jit
-def _finish(
-    u, gain_ptr, shift_ptr, u_ptr, z_ptr, places, mask, eps,
-    C: tl.constexpr, WIDE: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr,
-):  # fmt: skip
-    """Write rows u (R, WIDE), which are zero outside of the C channels, and their norm."""
-    kind = u_ptr.dtype.element_ty
-    tl.store(u_ptr + places, u.to(kind), mask=mask)
-    if NORM:
-        cols = tl.arange(0, WIDE)
-        real = cols < C
-        centred = tl.where(real[None, :], u - (tl.sum(u, 1) / C)[:, None], 0.0)
-        rstd = tl.rsqrt(tl.sum(centred * centred, 1) / C + eps)
-        z = centred * rstd[:, None] * tl.load(gain_ptr + cols, mask=real, other=0.0).to(tl.float32)[None, :]
-        if SHIFT:
-            z += tl.load(shift_ptr + cols, mask=real, other=0.0).to(tl.float32)[None, :]
-        tl.store(z_ptr + places, z.to(kind), mask=mask)
 
 
 @triton.jit
@@ -98,7 +81,7 @@ def _reorganise_kernel(
     if part < 0:
         score_ptr += image * score_b
         u = _sum_leaving(x_ptr, y_ptr, score_ptr, chosen_ptr, patches, prefix, keep, C, WIDE, TOKENS, KEPT)
-        _finish(u, gain_ptr, shift_ptr, u_ptr, z_ptr, leading * C + cols[None, :], real, eps, C, WIDE, NORM, SHIFT)
+        store_normed(u, gain_ptr, shift_ptr, u_ptr, z_ptr, leading * C + cols[None, :], real, eps, C, WIDE, NORM, SHIFT)
     else:
         rows = part * ROWS + tl.arange(0, ROWS)
         behind = tl.load(chosen_ptr + rows - prefix, mask=(rows < leading) & (rows >= prefix), other=0)
@@ -108,4 +91,4 @@ def _reorganise_kernel(
         x = tl.load(x_ptr + places, mask=mask, other=0.0).to(tl.float32)
         y = tl.load(y_ptr + places, mask=mask, other=0.0).to(tl.float32)
         places = rows[:, None] * C + cols[None, :]
-        _finish(x + y, gain_ptr, shift_ptr, u_ptr, z_ptr, places, mask, eps, C, WIDE, NORM, SHIFT)
+        store_normed(x + y, gain_ptr, shift_ptr, u_ptr, z_ptr, places, mask, eps, C, WIDE, NORM, SHIFT)
