@@ -1,6 +1,10 @@
 """Pre-training without labels: a ViT by DINO, with and without idle channels, and what is made of it afterwards.
 
-    python -m lab study dino --data pack:tiny_imagenet --seeds 0 1 --teacher-epochs 100 --precision bf16 --compile
+    python -m lab study dino --data pack:tiny_imagenet --seeds 0 1 --teacher-epochs 15 --epochs 3 --batch-size 256 \\
+        --precision bf16 --compile
+
+The ViT is small (192 channels, 6 blocks, 64 patches of 8 x 8 pixels) and two local crops are shown instead of six, so
+that minutes are enough to see features become better.
 
 Rows: the features of each backbone over the epochs of its pre-training, by 20 neighbours and by a linear classifier;
 at the end fused as well. Then token reduction on the trained ViT, before and after distillation of its features, which
@@ -11,6 +15,8 @@ again, a run that was cut short goes on, and several processes may share the fil
 
 import contextlib
 import dataclasses
+import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +25,33 @@ from torch import nn
 
 import leanformer as lf
 from leanformer.backbones import create, load
-from leanformer.core import Method, apply, fold, fuse, parse_options
-from leanformer.data import Data
-from leanformer.measure import choose, commit, compare, console, count, record, write_result
+from leanformer.core import Method, apply, fold, fuse, parse_options, write_atomically
+from leanformer.data import Arrays, Data
+from leanformer.measure import choose, commit, compare, console, count, record, shared_kernels, write_result
 from leanformer.methods import EViT, RePa, ToMe
 from leanformer.tasks import dino
 from leanformer.train import extract_features, fit, knn_accuracy, linear_probe
 
 from ..tables import as_table
 from .file_lock import file_lock
-from .rows import has_row, rows_in
+from .rows import SPEEDS, has_row, rows_in
 from .scale import Scale
 
 PUBLISHED_FOR_OURS = lf.recipes.PUBLISHED["dino_tiny_images"]
-VIT_SMALL = {"embed_dim": 384, "num_heads": 6}
+VIT: dict[str, Any] = {"embed_dim": 192, "depth": 6, "num_heads": 3}
+OWN = "dino:prototypes=2048,hidden=512,bottleneck=128,local_crops=2"
+"""DINO's settings where they are not the recipe's: fewer crops and a smaller head."""
 PRE_TRAINED: dict[str, tuple[Method, ...]] = {"ViT": (), "RePa 0.5": (RePa(idle_ratio=0.5),)}
 AFTERWARDS: dict[str, Method] = {"EViT 0.7": EViT.finetune(keep_rate=0.7), "ToMe 0.9": ToMe(keep_rate=0.9)}
 MARKS = 5
 """How often features are judged during pre-training, the end included."""
 NEIGHBOURS = 20
+PROBE_EPOCHS = 30
+"""Of the linear classifier: six of them are trained for each backbone."""
+LOG_EVERY = 50
+"""Updates: the device is waited for as often."""
+ON_GPU = 2048
+"""Images at a time when features are read there."""
 SHOWN = ("model", "seed", "epoch", "knn", "linear", "speedup", "parameters", "macs")
 
 
@@ -92,13 +106,14 @@ class DinoStudy:
         """
         chosen = choose([*PRE_TRAINED, *AFTERWARDS], only)
         if self.measure != "only":
-            self._train(chosen)
+            with shared_kernels():
+                self._train(chosen)
         if self.measure != "never":
             self._time(chosen)
         return rows_in(self.output)
 
     def _train(self, chosen: list[str]) -> None:
-        train, val = self.scale.data_sets()
+        train, val = (self._placed(part) for part in self.scale.data_sets())
         for seed in self.scale.seeds:
             for name in PRE_TRAINED:
                 if name in chosen or (name == "ViT" and not AFTERWARDS.keys().isdisjoint(chosen)):
@@ -106,6 +121,10 @@ class DinoStudy:
             for name in AFTERWARDS:
                 if name in chosen:
                     self._afterwards(name, seed, train, val)
+
+    def _placed(self, data: Data) -> Data:
+        """The images on the device, once for all runs."""
+        return data.to(self.scale.torch_device) if isinstance(data, Arrays) else data
 
     def _pre_train(self, name: str, seed: int, train: Data, val: Data) -> None:
         """A row at each mark; the run goes on from mark to mark with the rates of the whole of it."""
@@ -130,7 +149,7 @@ class DinoStudy:
 
     def _backbone(self, name: str, seed: int) -> nn.Module:
         torch.manual_seed(seed)
-        made = {**PUBLISHED_FOR_OURS.arguments, **VIT_SMALL, **self.arguments}
+        made = {**PUBLISHED_FOR_OURS.arguments, **VIT, **self.arguments}
         return apply(create(PUBLISHED_FOR_OURS.model, **made), *PRE_TRAINED[name])
 
     def _trained(self, name: str, seed: int, mark: int, train: Data) -> tuple[nn.Module, float]:
@@ -138,16 +157,19 @@ class DinoStudy:
         scale, epochs = self.scale, self.scale.teacher_epochs
         rate = {} if scale.learning_rate is None else {"learning_rate": scale.learning_rate}
         recipe = PUBLISHED_FOR_OURS.recipe.replace(
-            epochs=epochs, warmup_epochs=min(10, epochs / 10), batch_size=scale.batch_size, **rate
+            epochs=epochs, warmup_epochs=min(10, epochs / 10), batch_size=scale.batch_size, drop_path=0.0, **rate
         )
-        config = dino.Config().with_text(PUBLISHED_FOR_OURS.task).with_text(self.settings)
+        per_epoch = len(train) // scale.batch_size
         result = dino.fit(
-            self._backbone(name, seed), recipe=recipe, data=train, dino=config, output=self._folder(name, seed),
-            resume=True, seed=seed, device=str(scale.torch_device), precision=scale.precision, compile=scale.compile,
-            evaluate_every=0, max_updates=mark * (len(train) // scale.batch_size),
+            self._backbone(name, seed), recipe=recipe, data=train, dino=self._config, output=self._folder(name, seed),
+            resume=True, seed=seed, max_updates=mark * per_epoch, save_every=epochs * per_epoch, **self._how(),
         )  # fmt: skip
         if not result.finished:
             raise SystemExit(f"stopped; the same command goes on from {result.folder}")
+        if result.updates > mark * per_epoch:
+            raise ValueError(
+                f"{result.folder} is beyond epoch {mark}, which has no row: give another --runs or --output"
+            )
         assert result.ema is not None
         return result.ema, result.seconds
 
@@ -162,22 +184,39 @@ class DinoStudy:
         if 0 in missing:
             self._add({**facts, "epoch": 0, **self._judged(student, train, val)})
         if scale.epochs in missing and scale.epochs:
-            recipe = lf.recipes.finetune(epochs=scale.epochs, batch_size=scale.batch_size, learning_rate=1e-4, ema=None)
+            recipe = lf.recipes.finetune(
+                epochs=scale.epochs, batch_size=scale.batch_size, learning_rate=1e-4, ema=None, auto_augment=None,
+                mixup=0.0, cutmix=0.0,
+            )  # fmt: skip
             result = fit(
                 student, recipe=recipe, data=train, teacher=teacher, output=self._folder(name, seed), resume=True,
-                seed=seed, device=str(scale.torch_device), precision=scale.precision, compile=scale.compile,
-                evaluate_every=0,
+                seed=seed, save_every=scale.epochs * (len(train) // scale.batch_size), **self._how(),
             )  # fmt: skip
             if not result.finished:
                 raise SystemExit(f"stopped; the same command goes on from {result.folder}")
             row = {**facts, "epoch": scale.epochs, **self._judged(result.model, train, val)}
             self._add({**row, "train_seconds": round(result.seconds, 1)})
 
+    @functools.cached_property
+    def _config(self) -> dino.Config:
+        """DINO's settings: the recipe's, the study's, those that were given."""
+        return dino.Config().with_text(PUBLISHED_FOR_OURS.task).with_text(OWN).with_text(self.settings)
+
+    def _how(self) -> dict[str, Any]:
+        """How every run is carried out."""
+        scale = self.scale
+        return {"device": str(scale.torch_device), "precision": scale.precision, "compile": scale.compile,
+                "evaluate_every": 0, "log_every": LOG_EVERY}  # fmt: skip
+
     def _judged(self, model: nn.Module, train: Data, val: Data, linear: bool = True) -> dict[str, float]:
-        how: dict[str, Any] = {"device": str(self.scale.torch_device), "precision": self.scale.precision}
+        device = self.scale.torch_device
+        how: dict[str, Any] = {"device": str(device), "precision": self.scale.precision}
+        how |= {"batch_size": ON_GPU} if device.type == "cuda" else {}
         known, asked = (extract_features(model, part, **how) for part in (train, val))
         found = {"knn": knn_accuracy(known, asked, min(NEIGHBOURS, len(known.labels))).top1}
-        return found | ({"linear": linear_probe(known, asked).top1} if linear else {})
+        if not linear:
+            return found
+        return found | {"linear": linear_probe(known, asked, epochs=PROBE_EPOCHS).top1, "linear_epochs": PROBE_EPOCHS}
 
     def _time(self, chosen: list[str]) -> None:
         """Time the models, fused and with fresh weights, in turn with the ViT; their rows get the speed-ups."""
@@ -191,15 +230,23 @@ class DinoStudy:
             repeats=repeats, modes=["compiled", "optimised"] if gpu else ["eager"], optimize=lf.optimize,
         ).rows  # fmt: skip
         own = {row.mode: row.throughput for row in timed if row.model == "ViT"}
-        speedups: dict[str, dict[str, float]] = {}
+        found: dict[str, Any] = {
+            name: {"speedup": {}, "images_per_second": {}, "speed_batch": batch} for name in models
+        }
         for row in timed:
-            speedups.setdefault(row.model, {})[row.mode] = row.throughput / own[row.mode]
+            found[row.model]["speedup"][row.mode] = row.throughput / own[row.mode]
+            found[row.model]["images_per_second"][row.mode] = round(row.throughput)
         with self._alone():
-            rows = rows_in(self.output)
-            for row in rows:
-                name = row["model"].partition(",")[0]
-                row.update({"speedup": speedups[name], "speed_batch": batch} if name in chosen else {})
-            write_result(record("study dino", rows, self.scale.torch_device), self.output)
+            told = self._speeds() | found
+            write_atomically(self.runs / SPEEDS, lambda name: Path(name).write_text(json.dumps(told)))
+            rows = [{**row, **told.get(_name(row), {})} for row in rows_in(self.output)]
+            if rows:
+                write_result(record("study dino", rows, self.scale.torch_device), self.output)
+
+    def _speeds(self) -> dict[str, Any]:
+        """What was measured for each model, also before its rows were made."""
+        file = self.runs / SPEEDS
+        return json.loads(file.read_text()) if file.exists() else {}
 
     def _alone(self) -> contextlib.AbstractContextManager[bool]:
         """While the result file is changed."""
@@ -209,17 +256,19 @@ class DinoStudy:
         return self.runs / f"{name.replace(' ', '-')}-{seed}"
 
     def _known(self, model: str, seed: int, epoch: int) -> bool:
-        wanted = {"model": model, "seed": seed, "epoch": epoch, **self._facts()}
-        return has_row(rows_in(self.output), wanted)
+        wanted = {"model": model, "seed": seed, "epoch": epoch}
+        return has_row(rows_in(self.output), {**wanted, **self._facts(wanted)})
 
-    def _facts(self) -> dict[str, Any]:
-        return {**self.scale.facts(), "teacher_epochs": self.scale.teacher_epochs}
+    def _facts(self, row: dict[str, Any]) -> dict[str, Any]:
+        """What a row must share with another one to be the same run; those of the distillation are not DINO's."""
+        facts = {**self.scale.facts(), "teacher_epochs": self.scale.teacher_epochs}
+        facts |= {"backbone": {**VIT, **self.arguments}, "dino": self._config.text()}
+        return {key: fact for key, fact in facts.items() if key != "epochs" or _name(row) in AFTERWARDS}
 
     def _add(self, row: dict[str, Any]) -> None:
-        name = row["model"].partition(",")[0]
-        told = {"command": self.scale.command_of(name, row["seed"]), "commit": commit()}
+        told = {"command": self.scale.command_of(_name(row), row["seed"]), "commit": commit()}
         with self._alone():
-            rows = [*rows_in(self.output), {**row, **self._facts(), **told}]
+            rows = [*rows_in(self.output), {**row, **self._speeds().get(_name(row), {}), **self._facts(row), **told}]
             write_result(record("study dino", rows, self.scale.torch_device), self.output)
 
 
@@ -233,6 +282,11 @@ def study_dino(study: DinoStudy, only: str) -> None:
     rows = ({key: row[key] for key in SHOWN if row.get(key) is not None} for row in study.run(only))
     lines = [{key: _cell(cell) for key, cell in row.items()} for row in rows]
     console().print(as_table("features without labels", lines, left=("model",)))
+
+
+def _name(row: dict[str, Any]) -> str:
+    """The model of a row, as it is chosen by."""
+    return row["model"].partition(",")[0]
 
 
 def _cell(cell: Any) -> str:

@@ -6,10 +6,17 @@ B images, C channels, S x S pixels.
 import torch
 from torch import Tensor
 
+from ...data.rand_augment import constant
+
+DRAWS = 4
+"""Random numbers that an image's colours take."""
+Often = float | Tensor
+"""A probability, or one for each image (B,)."""
+
 
 def blur(images: Tensor, sigma: Tensor) -> Tensor:
     """Gaussian blur of every image by its own sigma, in pixels; 0 leaves an image as it is: (B, C, S, S), (B,)."""
-    rows, columns = (_gaussian(size, sigma) for size in images.shape[2:])  # (B, S, S)
+    rows, columns = (_gaussian(size, sigma).to(images.dtype) for size in images.shape[2:])  # (B, S, S)
     return rows[:, None] @ images @ columns[:, None].transpose(2, 3)
 
 
@@ -20,7 +27,7 @@ def _gaussian(size: int, sigma: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-def colours(images: Tensor, grey: float, blurred: float, solarised: float) -> Tensor:
+def colours(images: Tensor, grey: Often, blurred: Often, solarised: Often, draws: Tensor | None = None) -> Tensor:
     """Images in [0, 1], each with these probabilities made grey, blurred (sigma 0.1 to 2 at 224 pixels), solarised.
 
     Args:
@@ -28,13 +35,13 @@ def colours(images: Tensor, grey: float, blurred: float, solarised: float) -> Te
         grey: How often an image loses its colours.
         blurred: How often it is blurred.
         solarised: How often its bright half is inverted.
+        draws: Uniform numbers (DRAWS, B); by default torch's next.
     """
-    chance = torch.rand(4, len(images), device=images.device)  # (4, B)
+    chance = torch.rand(DRAWS, len(images), device=images.device) if draws is None else draws  # (4, B)
     at = (slice(None), None, None, None)
     if images.shape[1] == 3:
-        weights = images.new_tensor([0.299, 0.587, 0.114])[:, None, None]
-        luma = (images * weights).sum(1, keepdim=True).expand_as(images)
-        images = torch.where((chance[0] < grey)[at], luma, images)
+        luma = (images * constant((0.299, 0.587, 0.114), images.device)).sum(1, keepdim=True)  # (B, 1, S, S)
+        images = torch.where((chance[0] < grey)[at], luma.to(images.dtype), images)
     sigma = (0.1 + 1.9 * chance[1]) * images.shape[-1] / 224  # (B,)
-    images = blur(images, sigma * (chance[2] < blurred)) if blurred else images
+    images = images if isinstance(blurred, float | int) and not blurred else blur(images, sigma * (chance[2] < blurred))
     return torch.where((chance[3] < solarised)[at] & (images > 0.5), 1 - images, images)

@@ -8,26 +8,36 @@ V crops of an image, the first G of them global; B images, K prototypes.
 
 import math
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 
-def dino_loss(student: Tensor, teacher: Tensor, centre: Tensor, student_temp: float, teacher_temp: float) -> Tensor:
+def targets(teacher: Tensor, centre: Tensor, temperature: float | Tensor) -> Tensor:
+    """The teacher's answers p_t to its crops, (G, B, K).
+
+    Args:
+        teacher: Its scores, (G, B, K).
+        centre: What is subtracted from them, (K,).
+        temperature: The teacher's, smaller than the student's: its answers are sharper.
+    """
+    return ((teacher - centre) / temperature).softmax(-1)
+
+
+def dino_loss(student: Tensor, target: Tensor, student_temp: float) -> Tensor:
     """Cross-entropy between the teacher's global crops and every other crop of the student, averaged over pairs.
+
+    The sum over pairs is taken apart, Σ_t p_t · Σ_s log p_s − Σ_t p_t · log p_t, so that no pair is looked at by
+    itself: as a product of matrices it would have B K terms for G V numbers, for which a GPU has no good way.
 
     Args:
         student: Scores of all crops, the global ones first, (V, B, K).
-        teacher: Scores of the global crops, (G, B, K).
-        centre: What is subtracted from the teacher's scores, (K,).
+        target: The teacher's answers to the global crops, (G, B, K).
         student_temp: The student's temperature.
-        teacher_temp: The teacher's, smaller: its answers are sharper.
     """
-    target = ((teacher - centre) / teacher_temp).softmax(-1)  # (G, B, K)
+    (crops, images, _), known = student.shape, len(target)
     answer = (student / student_temp).log_softmax(-1)  # (V, B, K)
-    pairs = -torch.einsum("gbk,vbk->gv", target, answer) / teacher.shape[1]  # (G, V)
-    other = 1 - torch.eye(*pairs.shape, device=pairs.device, dtype=pairs.dtype)
-    return (pairs * other).sum() / other.sum()
+    whole = (target.sum(0) * answer.sum(0)).sum() - (target * answer[:known]).sum()
+    return -whole / (known * (crops - 1) * images)
 
 
 def moved_centre(centre: Tensor, teacher: Tensor, momentum: float) -> Tensor:

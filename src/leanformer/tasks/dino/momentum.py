@@ -34,7 +34,8 @@ class Momentum:
 
     def __init__(self, objective: DINO):
         self.objective, self.module = objective, objective.teacher
-        self._known: tuple[nn.Module, Pairs] | None = None  # looked up once: that takes longer than to average
+        self._known: tuple[nn.Module, list[Tensor], list[Tensor], Pairs] | None = None
+        """The student, averages and numbers, and what is only copied: to look them up takes longer than to average."""
 
     @torch.no_grad()
     def update(self, student: nn.Module, step: int) -> None:
@@ -47,11 +48,9 @@ class Momentum:
         mine = self.objective
         if self._known is None or self._known[0] is not student:
             pairs = averaged_pairs(mine.teacher, student) + averaged_pairs(mine.teacher_head, mine.head)
-            self._known = student, pairs
-        pairs = self._known[1]
-        moving = [pair for pair in pairs if pair[0].is_floating_point()]
-        slow, fast = ([pair[side] for pair in moving] for side in (0, 1))
+            slow, fast = ([pair[side] for pair in pairs if pair[0].is_floating_point()] for side in (0, 1))
+            self._known = student, slow, fast, [pair for pair in pairs if not pair[0].is_floating_point()]
+        _, slow, fast, counters = self._known
         torch._foreach_lerp_(slow, fast, 1 - mine.momentum)
-        for average, now in pairs:
-            if not average.is_floating_point():
-                average.copy_(now)
+        for average, now in counters:
+            average.copy_(now)

@@ -7,6 +7,9 @@ It is an objective of the one training loop: crops, loss, averages and the judgi
 that it remembers is part of the checkpoint. The teacher's batch norms normalise by the global crops that the teacher
 sees, and their running statistics are of those alone: the student's, which local crops go into as well, are not mixed
 in. All other weights and buffers of the teacher are averages of the student's.
+
+Nothing in an update waits for the device. Compiled are, beside the student, the teacher, the colours of each kind of
+crop, and everything behind the backbones in one.
 """
 
 import copy
@@ -21,12 +24,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...core import Objective, Step, input_of
 from ...data.kinds import Data
+from ...data.rand_augment import constant
 from ...train.evaluation import Conditions
 from ...train.judging import Neighbours, judge_by_neighbours
-from .colours import colours
+from .colours import DRAWS, colours
 from .config import Config
 from .head import Head
-from .maths import cosine, dino_loss, entropy, moved_centre
+from .maths import cosine, dino_loss, entropy, moved_centre, targets
 from .momentum import Momentum
 
 GLOBALS = 2
@@ -43,16 +47,18 @@ class DINO(Objective):
     Args:
         config: DINO's settings.
         bank: Labelled images among which neighbours are looked for, as `train.judging.judge_by_neighbours` takes them.
+        compile: Whether to compile what is the objective's own.
     """
 
     decays_vectors = False
     centre: Tensor
     mean_answer: Tensor
     spread: Tensor
+    often: Tensor
 
-    def __init__(self, config: Config, bank: Data | None = None):
+    def __init__(self, config: Config, bank: Data | None = None, compile: bool = False):
         super().__init__()
-        self.config, self.bank = config, bank
+        self.config, self.bank, self.compile_own = config, bank, compile
         self.temperature, self.momentum = config.warmup_teacher_temp, config.momentum
         self.epoch, self.said = 0.0, False
 
@@ -64,13 +70,18 @@ class DINO(Objective):
         """
         known, view = self.config, input_of(student)
         self.view = view
-        channels = _channels(student, view, known)
+        sizes = [tuple(view["input_size"][1:])] + [(known.local_size,) * 2] * bool(known.local_crops)
+        channels = _channels(student, view, sizes)
         self.head = Head(channels, known.prototypes, known.hidden, known.bottleneck, known.head_norm)
         self.teacher = copy.deepcopy(student).requires_grad_(False)
+        _channels(self.teacher, view, sizes[:1])  # the last size that it saw is the one that it will see
         self.teacher_head = copy.deepcopy(self.head).requires_grad_(False)
         self.register_buffer("centre", torch.zeros(known.prototypes))
         self.register_buffer("mean_answer", torch.full((known.prototypes,), 1 / known.prototypes))
         self.register_buffer("spread", torch.ones(2))  # entropy of an answer in nats, deviation of features
+        self.register_buffer("often", _often(known), persistent=False)  # (3, V)
+        for part in ("_coloured", "_taught", "_learnt") if self.compile_own else ():
+            setattr(self, part, torch.compile(getattr(self, part), dynamic=False))
         self.train(self.training)
 
     def needs_labels(self) -> bool:
@@ -94,21 +105,67 @@ class DINO(Objective):
         return [globals_] * GLOBALS + [locals_] * known.local_crops
 
     def answer(self, student: Callable[[Any], Any], images: tuple[Tensor, ...]) -> Any:
-        """Scores of all crops by the student (V, B, K), and the global crops as it saw them (G B, C, H, W)."""
-        crops = [self._coloured(index, crop) for index, crop in enumerate(images)]
-        seen = torch.cat(crops[:GLOBALS])  # (G B, C, H, W)
-        features = [student(seen), *([student(torch.cat(crops[GLOBALS:]))] if len(crops) > GLOBALS else [])]
-        scores = self.head(torch.cat(features))  # (V B, K)
-        return scores.unflatten(0, (len(crops), -1)), seen, features[0].detach()
+        """The student's features of all crops (V B, C), and the global crops as it saw them (G B, C, H, W)."""
+        draws = torch.rand(DRAWS, len(images), len(images[0]), device=images[0].device)  # (4, V, B)
+        kinds = [part for part in (slice(GLOBALS), slice(GLOBALS, None)) if images[part]]
+        crops = [self._coloured(images[part], draws[:, part], self.often[:, part], part.start or 0) for part in kinds]
+        return torch.cat([student(crop) for crop in crops]), crops[0]
 
     def forward(self, step: Step) -> dict[str, Tensor]:
-        student, seen, features = step.student.output
-        with torch.no_grad():
-            teacher = self.teacher_head(self.teacher(seen)).unflatten(0, (GLOBALS, -1)).float()  # (G, B, K)
-        loss = dino_loss(student.float(), teacher, self.centre, self.config.student_temp, self.temperature)
+        features, seen = step.student.output
+        taught = self._taught(seen)  # (G B, C)
+        temperature = self.centre.new_full((), self.temperature)  # as a number it would be compiled in
+        # a copy, since the centre moves before compiled code, on its way back, asks for it again
+        loss, *found = self._learnt(features, taught, self.centre.clone(), temperature)
         if self.training:
-            self._remember(teacher, features.float())
+            self._remember(*found)
         return {"dino": loss}
+
+    def _coloured(self, crops: tuple[Tensor, ...], draws: Tensor, often: Tensor, first: int) -> Tensor:
+        """Crops of one kind, normalised as they came, in one batch (n B, C, S, S) with DINO's colours.
+
+        Args:
+            crops: n of each image, each (B, C, S, S).
+            draws: Uniform numbers, (4, n, B).
+            often: How often each crop is grey, blurred, solarised, (3, n).
+            first: The number of the first of these crops.
+        """
+        images, known = torch.cat(crops), self.config  # (n B, C, S, S)
+        blurs = any(known.blur[min(first + index, GLOBALS)] for index in range(len(crops)))
+        solarises = bool(known.solarise) and first == 0
+        if not (known.grey or blurs or solarises):
+            return images
+        grey, blurred, solarised = often.repeat_interleave(len(crops[0]), 1, output_size=len(images))  # (n B,) each
+        mean, std = (constant(tuple(self.view[key]), images.device) for key in ("mean", "std"))
+        pixels = (images * std + mean).clamp(0, 1)
+        pixels = colours(pixels, grey, blurred if blurs else 0.0, solarised if solarises else 0.0, draws.flatten(1))
+        return (pixels - mean) / std
+
+    def _taught(self, seen: Tensor) -> Tensor:
+        """The teacher's features of the global crops: (G B, C, H, W) → (G B, C)."""
+        with torch.no_grad():
+            return self.teacher(seen)
+
+    def _learnt(
+        self, features: Tensor, taught: Tensor, centre: Tensor, temperature: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The loss; and to be remembered: the teacher's scores, its mean answer (K,), entropy and deviation (2,).
+
+        Args:
+            features: The student's of all crops, (V B, C).
+            taught: The teacher's of the global crops, (G B, C).
+            centre: What is subtracted from the teacher's scores, (K,).
+            temperature: The teacher's.
+        """
+        with torch.no_grad():
+            teacher = self.teacher_head(taught).float().unflatten(0, (GLOBALS, -1))  # (G, B, K)
+            target = targets(teacher, centre, temperature)  # (G, B, K)
+        scores = self.head(features).float().unflatten(0, (-1, teacher.shape[1]))  # (V, B, K)
+        loss = dino_loss(scores, target, self.config.student_temp)
+        with torch.no_grad():
+            seen = features[: len(taught)].detach().float()  # (G B, C)
+            deviation = F.normalize(seen, dim=1).std(0).norm()
+            return loss, teacher, target.mean((0, 1)), torch.stack([entropy(target).mean(), deviation])
 
     def advance(self, update: int, total: int, updates_per_epoch: int, groups: list[dict[str, Any]]) -> None:
         """Temperature, momentum, weight decay and frozen prototypes of this update."""
@@ -129,51 +186,51 @@ class DINO(Objective):
 
     def figures(self) -> dict[str, float]:
         """Entropy of the teacher's answers, and the information on the image that an answer holds, both in nats."""
-        each = self.spread[0].item()
-        return {"entropy": each, "information": entropy(self.mean_answer).item() - each}
+        each, information, _ = self._health()
+        return {"entropy": each, "information": information}
 
     def notices(self) -> list[str]:
         """Tells once that answers or features have become the same for all images."""
-        found, deviation = self.figures(), self.spread[1].item()
-        healthy = found["information"] > LEAST_INFORMATION and deviation > LEAST_DEVIATION
+        each, information, deviation = self._health()
+        healthy = information > LEAST_INFORMATION and deviation > LEAST_DEVIATION
         if self.said or self.epoch < 1 or healthy:
             return []
         self.said = True
         return [
-            f"DINO may have collapsed: answers tell images apart by {found['information']:.3f} nats, their entropy is "
-            f"{found['entropy']:.2f} of at most {math.log(self.config.prototypes):.2f}, features deviate by "
+            f"DINO may have collapsed: answers tell images apart by {information:.3f} nats, their entropy is "
+            f"{each:.2f} of at most {math.log(self.config.prototypes):.2f}, features deviate by "
             f"{deviation:.2g} of their length; head_norm=true, a lower teacher_temp or learning rate may help"
         ]
+
+    def _health(self) -> tuple[float, float, float]:
+        """Entropy and information in nats, and how much features deviate, read from the device in one go."""
+        each, deviation, whole = torch.stack([*self.spread, entropy(self.mean_answer)]).tolist()
+        return each, whole - each, deviation
 
     def judge(self, model: nn.Module, data: Data, config: dict[str, Any], how: Conditions) -> Neighbours:
         """k-NN accuracy of the features, called as `train.evaluation.measure` is."""
         return judge_by_neighbours(model, data, self.bank, self.config.neighbours, config, how)
 
-    def _coloured(self, index: int, images: Tensor) -> Tensor:
-        """Crop number `index`, normalised as it came, with DINO's colours."""
-        known, kind = self.config, min(index, GLOBALS)
-        if not (known.grey or known.blur[kind] or (known.solarise and index == 1)):
-            return images
-        mean, std = (images.new_tensor(self.view[key])[:, None, None] for key in ("mean", "std"))
-        pixels = (images * std + mean).clamp(0, 1)
-        return (colours(pixels, known.grey, known.blur[kind], known.solarise if index == 1 else 0.0) - mean) / std
-
     @torch.no_grad()
-    def _remember(self, teacher: Tensor, features: Tensor) -> None:
+    def _remember(self, teacher: Tensor, mean_answer: Tensor, spread: Tensor) -> None:
         """Move the centre, and the averages by which a collapse is noticed."""
-        answers = ((teacher - self.centre) / self.temperature).softmax(-1)  # (G, B, K)
-        deviation = F.normalize(features, dim=1).std(0).norm()
-        self.spread.lerp_(torch.stack([entropy(answers).mean(), deviation]), 1 - MEMORY)
-        self.mean_answer.lerp_(answers.mean((0, 1)), 1 - MEMORY)
+        self.spread.lerp_(spread, 1 - MEMORY)
+        self.mean_answer.lerp_(mean_answer, 1 - MEMORY)
         self.centre.copy_(moved_centre(self.centre, teacher, self.config.centre_momentum))
 
 
+def _often(config: Config) -> Tensor:
+    """How often each crop is made grey, blurred, solarised: (3, V)."""
+    count = GLOBALS + config.local_crops
+    solarised = [config.solarise if index == 1 else 0.0 for index in range(count)]
+    return torch.tensor([[config.grey] * count, [config.blur[min(i, GLOBALS)] for i in range(count)], solarised])
+
+
 @torch.no_grad()
-def _channels(student: nn.Module, view: dict[str, Any], config: Config) -> int:
+def _channels(student: nn.Module, view: dict[str, Any], sizes: list[tuple[int, int]]) -> int:
     """The width of the student's features; refuses one that does not take the crops' sizes."""
     weight, was_training = next(student.parameters()), student.training
     student.eval()
-    sizes = [tuple(view["input_size"][1:])] + [(config.local_size,) * 2] * bool(config.local_crops)
     try:
         for size in sizes:
             found = student(torch.zeros(1, view["input_size"][0], *size, device=weight.device, dtype=weight.dtype))

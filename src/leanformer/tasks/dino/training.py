@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from ...data.sources import Data, Source, Stream, check_fit, check_labelled, open_data
@@ -13,6 +14,7 @@ from ...train import Recipe, Result, Settings
 from ...train.engine import Job, carry_out, source_names
 from .config import Config
 from .objective import DINO
+from .views import PreTraining
 
 
 def fit(
@@ -62,10 +64,13 @@ def fit(
         if val_data is not None:
             check_fit(model, val_data)
         torch.manual_seed(settings.seed)  # the head's first weights are part of what the seed decides
-        objective = DINO(config, train_data if train_data.labelled else None)
+        # what several processes exchange in the middle of a module is left as it is
+        alone = not (dist.is_initialized() and dist.get_world_size() > 1)
+        objective = DINO(config, train_data if train_data.labelled else None, settings.compile and alone)
         objective.prepare(model)
         unlabelled = dataclasses.replace(train_data, labelled=False)
-        return Job(unlabelled, val_data, objective, config.text(), source_names(data, val))
+        named = source_names(data, val)
+        return Job(unlabelled, val_data, objective, config.text(), named, task=PreTraining())
 
     return carry_out(model, recipe, settings, folder, resume, prepare)
 
