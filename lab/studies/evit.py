@@ -9,8 +9,9 @@
 
 All but table7's oracle start from random weights, as in the paper, and the keep rate falls over a third of the run,
 after a thirtieth of it. Table 5 and the longer rows of Table 7 are `table7/scratch` and `table7/oracle` with 1.5 and 2
-times the `--epochs`. Table 1 and Figure 1 need no training: `python -m lab training-free` and `python -m lab figure
-removed-tokens`. The annotator of token labels is the trained DeiT.
+times the `--epochs`. With `img_size=56`, `patch_size=4` and `lvvit_t.patch_size=4` every row has the paper's tokens.
+Table 1 and Figure 1 need no training: `python -m lab training-free` and `python -m lab figure removed-tokens`. The
+annotator of token labels is the trained DeiT.
 """
 
 from collections.abc import Callable
@@ -33,6 +34,7 @@ BACKBONE, LVVIT = "deit_small_patch16_224", "lvvit_s"
 START, FALL = 10 / 300, 100 / 300
 """Shares of a run: until the keep rate begins to fall, and while it falls."""
 PATCH = 16
+"""Of every model that no `patch_size` is asked of; a quarter of all sizes and patches leaves the paper's tokens."""
 Fresh = Callable[[nn.Module, Setting], nn.Module]
 
 
@@ -56,25 +58,26 @@ def evit(checkpoint: Path | None = None, backbone: str = BACKBONE, lvvit: str = 
     return Study(
         name="evit",
         teacher=lambda classes, names=None: create(backbone, checkpoint, **{**own, "num_classes": classes}),
-        recipe=Recipe(learning_rate=1e-3, clip_grad=1.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0, erasing=0.0),
+        recipe=Recipe(learning_rate=1e-3, clip_grad=1.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0, erasing=0.0,
+                      auto_augment=None, color_jitter=0.0, crop_scale=(0.35, 1.0)),
         students=(*_on_labels(deit), *_oracle(deit), *_labelled(labelled)),
-    )
+    )  # fmt: skip
 
 
-def larger(img_size: int, setting: Setting) -> int:
+def larger(img_size: int, setting: Setting, patch: int = PATCH) -> int:
     """The size of a row's images where those of 224 pixels are `img_size`: whole patches, rounded down.
 
-    >>> larger(112, LARGER[1]), larger(224, LARGER[1])
-    (128, 256)
+    >>> larger(112, LARGER[1]), larger(224, LARGER[1]), larger(56, LARGER[3], patch=4)
+    (128, 256, 76)
     """
-    return max(1, img_size * setting.size // (224 * PATCH)) * PATCH
+    return max(1, img_size * setting.size // (224 * patch)) * patch
 
 
 def _scratch(name: str, arguments: dict[str, Any]) -> Fresh:
     """A model of that name with random weights, at the size of a row's images."""
 
     def fresh(teacher: Any, setting: Setting) -> nn.Module:
-        size = larger(input_of(teacher)["input_size"][1], setting)
+        size = larger(input_of(teacher)["input_size"][1], setting, arguments.get("patch_size", PATCH))
         return create(name, **{**arguments, "img_size": size, "num_classes": teacher.num_classes})
 
     return fresh

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ EPOCHS_BETWEEN_CHECKPOINTS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Masters:
-    """The trained teachers of a study, each trained when the first row needs it."""
+    """The trained teachers of a study, each trained once: when a row needs it, or shared out before all rows."""
 
     study: Study
     scale: Scale
@@ -43,14 +43,35 @@ class Masters:
         own = dict.fromkeys(student.teachers, self.get(student.made_from, seed)[0])
         return own | {role: self.get(name, seed)[0] for role, name in student.others.items()}
 
+    def share(self, runs: Iterable[tuple[Student, int]]) -> None:
+        """Train the teachers of these runs that no other process is training: each takes another one, none waits.
+
+        Args:
+            runs: Students, each with its seed.
+        """
+        wanted = dict.fromkeys((name, seed) for student, seed in runs for name in _teachers_of(student))
+        for name, seed in wanted:
+            if name in self.given or (name, seed) in self.known:
+                continue
+            with file_lock(self._folder(name, seed)) as mine:
+                if mine and read_row(self._folder(name, seed)) is None:
+                    self.known[name, seed] = self._opened(name, seed)
+
+    def _folder(self, name: str, seed: int) -> Path:
+        return self.runs / (f"teacher-{name}-{seed}" if name else f"teacher-{seed}")
+
     def _open(self, name: str, seed: int) -> tuple[nn.Module, float]:
         """Another process that needs the same teacher waits until it is trained."""
-        folder = self.runs / (f"teacher-{name}-{seed}" if name else f"teacher-{seed}")
-        with file_lock(folder, wait=True):
-            model = self._given(name) if name in self.given else self._trained(name, folder, seed)
-            model = model.to(self.scale.torch_device)
-            row = read_row(folder) or {"top1": accuracy(model, self.val, self.scale)}
-            write_row(folder, row)
+        with file_lock(self._folder(name, seed), wait=True):
+            return self._opened(name, seed)
+
+    def _opened(self, name: str, seed: int) -> tuple[nn.Module, float]:
+        """A teacher whose folder this process holds."""
+        folder = self._folder(name, seed)
+        model = self._given(name) if name in self.given else self._trained(name, folder, seed)
+        model = model.to(self.scale.torch_device)
+        row = read_row(folder) or {"top1": accuracy(model, self.val, self.scale)}
+        write_row(folder, row)
         return model, row["top1"]
 
     def _given(self, name: str) -> nn.Module:
@@ -75,6 +96,11 @@ class Masters:
         _refuse_another(model, folder, untrained, recipe)
         untrained.load_state_dict(model.state_dict())  # a CNN's card does not tell its image size
         return untrained.eval()
+
+
+def _teachers_of(student: Student) -> list[str]:
+    """The names of the teachers without which there is no row of this student."""
+    return list(dict.fromkeys((student.made_from, *student.others.values())))
 
 
 def _refuse_another(model: nn.Module, folder: Path, untrained: nn.Module, recipe: Recipe) -> None:

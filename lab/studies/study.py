@@ -54,6 +54,8 @@ def run_study(
         return rows_in(output)
     train, val = scale.data_sets()
     masters = Masters(study, scale, train, val, runs, given or {})
+    if worker[1] > 1:
+        masters.share(missing)
     failed: list[str] = []
     for student, seed in missing:
         folder = runs / _folder_name(student, scale, seed)

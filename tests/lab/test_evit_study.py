@@ -32,6 +32,18 @@ def test_larger_images_at_a_lower_rate_cost_what_the_whole_model_costs(teacher):
     assert count(student).macs == pytest.approx(count(teacher).macs, rel=0.2)
 
 
+def test_a_quarter_of_all_sizes_and_patches_leaves_the_papers_tokens():
+    quarter = {"img_size": 56, "patch_size": 4, "embed_dim": 24, "num_heads": 3}
+    labelled = {"lvvit_t.patch_size": 4, "lvvit_t.embed_dim": 24, "lvvit_t.num_heads": 3}
+    study = evit(backbone="deit_tiny_patch16_224", lvvit="lvvit_t", **quarter, **labelled)
+    teacher = study.teacher(3)
+    rows = {student.name: student.make(teacher, 3) for student in study.students if "304" in student.name}
+    assert len(rows) == 2
+    for model in rows.values():
+        assert input_of(model)["input_size"] == (3, 76, 76)
+        assert model.patch_embed.grid_size == (19, 19)  # 304 pixels in patches of 16
+
+
 def test_the_oracle_is_the_trained_model_and_the_others_start_anew(teacher):
     torch.manual_seed(1)  # other weights than the teacher's own start
     oracle, scratch = (ROWS[f"table7/{name}, labels"].make(teacher, 3) for name in ("oracle", "scratch"))

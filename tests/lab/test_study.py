@@ -16,6 +16,8 @@ import leanformer as lf
 from lab.__main__ import main
 from lab.studies import masters
 from lab.studies.digest import digest, losses, points
+from lab.studies.file_lock import file_lock, write_row
+from lab.studies.masters import Masters
 from lab.studies.riformer import riformer
 from lab.studies.rows import rows_in
 from lab.studies.scale import Scale
@@ -200,6 +202,21 @@ def test_processes_begin_with_other_kinds_and_keep_to_one_until_it_is_done():
         kinds = [student.kind for student, _ in _own_first(runs, worker, 3)]
         assert kinds[:6] == [f"RePa {('0.25', '0.5', '0.75')[worker]}"] * 6
         assert sorted(kinds) == sorted(student.kind for student, _ in runs)
+
+
+def test_processes_share_out_the_teachers_before_any_row(tmp_path, monkeypatch):
+    study = riformer(img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
+    runs = [(student, seed) for seed in (0, 1) for student in study.chosen("table7/identity|table9/12-pool")]
+    made = []
+    monkeypatch.setattr(Masters, "_opened", lambda self, *which: (made.append(which), (None, 50.0))[1])
+    mine = Masters(study, Scale(data="x"), None, None, tmp_path, {})
+    with file_lock(tmp_path / "teacher-0"):  # another process is at it
+        mine.share(runs)
+    assert made == [("poolformerv2_s12", 0), ("", 1), ("poolformerv2_s12", 1)]
+    write_row(tmp_path / "teacher-0", {"top1": 50.0})
+    mine.share(runs)
+    assert len(made) == 3
+    assert mine.get("", 0) == (None, 50.0)  # trained meanwhile; opened once a row needs it
 
 
 def test_a_run_that_fails_does_not_stop_the_others(pack, tmp_path):
