@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import leanformer as lf
+from leanformer.backbones import create_teacher
 from leanformer.core import fold, input_of
 from leanformer.data import Arrays, sample_images
 from leanformer.measure import choose, commit, console, count, record, write_result
@@ -92,6 +93,7 @@ def imagenet(
     cutmix: float = 0.0,
     crop: float = 0.25,
     objective: str = "soft",
+    second: Path | None = None,
     seed: int = 0,
     halves: tuple[Literal["choose", "judge"], ...] = ("choose", "judge"),
     beside: str | None = None,
@@ -122,6 +124,8 @@ def imagenet(
         cutmix: Strength of pasting boxes of other images; 0 for none.
         crop: The smallest share of an image that a crop shows.
         objective: What is learnt from the teacher.
+        second: Weights of EfficientNet-Lite2, a teacher of another kind: the objective knows it as `second`, as in
+            "soft:weight=0.5 + soft:weight=0.5,teacher=second".
         seed: Of batches and new weights.
         halves: Which halves of the labelled photographs are looked at.
         beside: More labelled photographs of the same classes, all of which judge: their figures are called beside_…
@@ -135,6 +139,7 @@ def imagenet(
     """
     place = device_of(device)
     teacher = teacher_of(checkpoint)
+    others = {} if second is None else {"second": create_teacher("tf_efficientnet_lite2", second).eval()}
     photos = functools.cache(functools.partial(unlabelled, data, images))
     rows = students(plans) | pruned_students(checkpoint, photos)
     chosen = choose(rows, only)
@@ -169,8 +174,8 @@ def imagenet(
                     crop_scale=(crop, 1.0),
                 )  # fmt: skip
                 student = trained(
-                    name, student, recipe=recipe, data=training, teacher=lf.apply(teacher), objective=objective,
-                    seed=seed, device=str(place), precision=row["precision"], compile=compile,
+                    name, student, recipe=recipe, data=training, teacher={"teacher": lf.apply(teacher), **others},
+                    objective=objective, seed=seed, device=str(place), precision=row["precision"], compile=compile,
                 )  # fmt: skip
             student = student.eval().to(place)
             row |= judged(student)

@@ -39,6 +39,10 @@ from .plans_by_hand import by_hand
 from .plans_found import build_of, found_plans
 from .plans_judged import judge_plans
 from .plans_table import plans_table
+from .studies.file_lock import file_lock
+
+AT_ONCE = 6
+"""Plans that are timed in turn with each other and the model; more would take long between two turns of one."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def plans(
         runtime: torch, eager, onnxruntime, openvino, or macs: multiplications counted instead of time.
         repeats: How often each model is timed.
         seed: Of the search.
-        worker: Which of how many processes this is, as 0/4, when compiling for the check ahead of it.
+        worker: Which of how many processes this is, as 0/4, where several share the check.
         distilled: What `python -m lab imagenet --plans FOLDER` wrote, for the step table.
         folder: For what the steps leave to each other.
         output: The result file.
@@ -198,20 +202,27 @@ def _told(plan: Plan, explorer: Explorer) -> dict[str, Any]:
 
 
 def check(study: Study, costs: Costs, seconds: float, output: Path, random_plans: int, worker: str) -> None:
-    """Measure the plans chosen, those made by hand, and random ones; several workers only compile ahead of that."""
+    """Measure the plans chosen, those made by hand, and random ones; several processes may share them.
+
+    Each keeps what it measured in the folder, and writes a result of all that stands there.
+    """
     wanted = found_plans(study.folder)
     for index, plan in enumerate(drawn(study.space, costs, seconds, random_plans)):
         wanted[f"random {index}"] = {"plan": plan.to_json(), "predicted": costs.predict(plan)}
     mine, workers = (int(number) for number in worker.split("/"))
     names = list(wanted)[mine::workers]
-    place = study.clock.place
+    place, own = study.clock.place, study.folder / f"measured {mine} of {workers}.json"
     about: dict[str, Any] = {"teacher_seconds": seconds, "batch": place.batch, "dtype": str(place.dtype)}
     rows: list[dict[str, Any]] = []
-    for start in range(0, len(names), 6):
-        rows += _measured(study, wanted, names[start : start + 6])
-        if workers == 1:  # what is measured is kept, whatever happens to the rest
-            about |= _errors(rows)
-            write_result(record("lean plans", rows, place.device, **about), output)
+    for start in range(0, len(names), AT_ONCE):
+        rows += _measured(study, wanted, names[start : start + AT_ONCE])
+        own.write_text(json.dumps(rows))  # what is measured is kept, whatever happens to the rest
+        with file_lock(study.folder / "result", wait=True):
+            parts = sorted(study.folder.glob(f"measured * of {workers}.json"))
+            known = {row["model"]: row for part in parts for row in json.loads(part.read_text())}
+            every = [known[name] for name, told in wanted.items() if known.get(name, {}).get("plan") == told["plan"]]
+            about |= _errors(every)
+            write_result(record("lean plans", every, place.device, **about), output)
     console().print(about)
 
 
