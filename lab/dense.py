@@ -5,84 +5,33 @@
     compiled backbone   the whole model with that part compiled
     optimised           the whole model after lf.optimize for this picture; of a detector, its backbone
 
-Models of one kind are timed in turn in one run. Their weights are fresh: an R-CNN passes its usual 1000 regions on, but
-a RetinaNet finds nothing, so that suppression costs it less than it would after training.
+Models of one kind and family are timed in turn in one process. Their weights are fresh: an R-CNN passes its usual 1000
+regions on, but a RetinaNet finds nothing, so that suppression costs it less than it would after training.
+
+Compiling takes minutes and needs no quiet: `--step compile` does it ahead, in several processes, and `--step time` then
+finds what was compiled. With `--go FILE` it prepares all, waits for that file, and times what is prepared by then.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-import torch
-from rich.progress import track
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 import leanformer as lf
 from leanformer.core import fold
-from leanformer.measure import Timing, choose, console, count, interleave, record, write_result
+from leanformer.measure import choose, console, record, write_result
 from leanformer.papers.repa.dense import ADE20K, COCO, SIZES, TABLE6, build_dense
-from leanformer.tasks.pyramid import features_of, with_features
 
 from .arguments import device_of
+from .compile_together import compile_together
+from .studies.dense_timing import FORMS, Conditions, Entry, Timed, compile_ahead, time_group
 
-FORMS = ("eager", "backbone", "compiled backbone", "optimised")
 POOLFORMERS = ("PoolFormer-S12", "RIFormer-S12", "PoolFormer-S24", "RIFormer-S24")
 KINDS = {"RetinaNet": "retinanet", "Mask R-CNN": "mask_rcnn", "Semantic FPN": "fpn"}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A model to time."""
-
-    kind: str
-    backbone: str
-    build: Callable[[], nn.Module]
-    size: tuple[int, int, int]
-    paper: str = ""
-    """Milliseconds a picture as the paper prints them."""
-    unchanged: str = ""
-    """The label of the model with the unchanged backbone, where the ratio over it is wanted."""
-    picture: Tensor | None = None
-    """What is looked at instead of noise: (3, H, W), between 0 and 1."""
-
-    @property
-    def label(self) -> str:
-        return f"{self.kind}, {self.backbone}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """Under which models are timed."""
-
-    device: torch.device
-    dtype: str = "float32"
-    forms: tuple[str, ...] = FORMS
-    repeats: int = 7
-    search: bool = True
-    """Whether `lf.optimize` times its steps, or takes those that are known to pay."""
-
-
-@dataclass(frozen=True)
-class Timed:
-    """What was found for a model: milliseconds a picture by form, and half their range as a share."""
-
-    label: str
-    kind: str
-    backbone: str
-    size: tuple[int, ...]
-    dtype: str
-    parameters: float
-    macs: float
-    milliseconds: dict[str, float] = field(default_factory=dict)
-    spread: dict[str, float] = field(default_factory=dict)
-    paper: str = ""
-    over_unchanged: float | None = None
-    """How many times faster, optimised, than the model with the unchanged backbone, optimised; turn by turn."""
-    over_unchanged_spread: float | None = None
 
 
 def entries() -> Iterator[Entry]:
@@ -113,6 +62,9 @@ def dense(
     repeats: int = 7,
     search: bool = True,
     only: str = "",
+    step: Literal["time", "compile"] = "time",
+    workers: int = 1,
+    go: Path | None = None,
     output: Path | None = None,
 ) -> None:
     """Latency a picture of the detectors and segmenters of RePaFormer's Table 6, and of PoolFormers and RIFormers.
@@ -127,7 +79,10 @@ def dense(
         repeats: How often each form is timed, in turn with the others.
         search: Let lf.optimize time its steps on the model; without it, it takes those that are known to pay.
         only: Only the rows whose name contains this text, as "Mask R-CNN, Swin"; several texts are parted by |.
-        output: Write the result as JSON after each kind.
+        step: compile: only fill the compiler's cache, beside other work. time: time; alone but for what go tells.
+        workers: Processes that compile at the same time; models are still timed in turn.
+        go: A file. Timing begins when it is there, and what is not compiled by then is left out.
+        output: Write the result as JSON after each kind and family.
     """
     unknown = [form for form in forms if form not in FORMS]
     if unknown:
@@ -135,78 +90,20 @@ def dense(
     place = device_of(device)
     every = {entry.label: entry for entry in entries()}
     chosen = [every[label] for label in choose(every, only)]
-    how = Conditions(device=place, dtype=dtype, forms=forms, repeats=repeats, search=search)
+    how = Conditions(device=place, dtype=dtype, forms=forms, repeats=repeats, search=search, go=go)
+    chosen = [entry if size is None else replace(entry, size=(3, *size)) for entry in chosen]
+    if step == "compile":
+        compile_ahead(chosen, how, workers)
+        return
+    groups: dict[tuple[str, bool], list[Entry]] = {}
+    for entry in chosen:
+        groups.setdefault((entry.kind, entry.backbone in POOLFORMERS), []).append(entry)
     rows: list[Timed] = []
-    for kind in track(list(dict.fromkeys(entry.kind for entry in chosen)), description="dense"):
-        group = [entry for entry in chosen if entry.kind == kind]
-        rows += time_group([entry if size is None else replace(entry, size=(3, *size)) for entry in group], how)
+    for _, found in compile_together([partial(time_group, group, how) for group in groups.values()], workers):
+        rows += found or []
         if output is not None:
             write_result(record("dense", [asdict(row) for row in rows], place), output)
     console().print(_table(rows, forms))
-
-
-def time_group(group: list[Entry], how: Conditions, ready: Callable[[], None] | None = None) -> list[Timed]:
-    """Time all forms of some models in turn.
-
-    Args:
-        group: the models.
-        how: device, dtype, forms, ….
-        ready: called when all is compiled and only the timing is left.
-    """
-    calls, found = {}, []
-    for entry in group:
-        torch.manual_seed(0)
-        with torch.device(how.device):
-            model = entry.build().eval()
-        drawn = torch.rand(entry.size, generator=torch.Generator().manual_seed(0))
-        picture = (drawn if entry.picture is None else entry.picture).to(how.device)
-        counted = count(model, tuple(picture.shape))
-        found.append(
-            Timed(
-                entry.label, entry.kind, entry.backbone, tuple(picture.shape), how.dtype, counted.parameters / 1e6,
-                counted.macs / 1e9, paper=entry.paper,
-            )
-        )  # fmt: skip
-        calls |= {(entry.label, form): _call(model, picture, form, how) for form in how.forms}
-    timings = interleave(calls, how.device, how.repeats, ready=ready)
-    return [_filled(row, entry, timings, how.forms) for row, entry in zip(found, group)]
-
-
-def _filled(row: Timed, entry: Entry, timings: dict[tuple[str, str], Timing], forms: tuple[str, ...]) -> Timed:
-    """A row with its times, and the ratio over the unchanged backbone where that was timed too."""
-    for form in forms:
-        row.milliseconds[form] = 1e3 * timings[row.label, form].median
-        row.spread[form] = timings[row.label, form].spread
-    theirs = timings.get((entry.unchanged, "optimised"))
-    if theirs is None:
-        return row
-    ratio, spread = timings[row.label, "optimised"].speedup(theirs)
-    return replace(row, over_unchanged=ratio, over_unchanged_spread=spread)
-
-
-def _call(model: Any, picture: Tensor, form: str, how: Conditions) -> Callable[[], Any]:
-    """A call that runs a form of a model on one picture; a detector resizes it to its own size."""
-    detector = hasattr(model, "transform")
-    features = features_of(model)
-    seen = model.transform([picture])[0].tensors if detector else picture[None]
-    if form == "compiled backbone":
-        compiled: Any = torch.compile(features, dynamic=False)
-        model = with_features(model, compiled)
-    elif form == "optimised":
-        size = (seen.shape[1], seen.shape[2], seen.shape[3])
-        model = lf.optimize(model, device=how.device, batch=1, dtype=how.dtype, size=size, search=how.search)
-    if form == "backbone":
-        run: Callable[[], Any] = partial(features, seen)
-    else:
-        run = partial(model, [picture] if detector else picture[None])
-
-    def call() -> Any:
-        low = how.dtype != "float32"
-        context = torch.autocast(how.device.type, getattr(torch, how.dtype)) if low else contextlib.nullcontext()
-        with torch.inference_mode(), context:
-            return run()
-
-    return call
 
 
 def _table(rows: list[Timed], forms: tuple[str, ...]) -> Table:
@@ -214,7 +111,10 @@ def _table(rows: list[Timed], forms: tuple[str, ...]) -> Table:
     for name in ("model", "picture", "M parameters", "G MACs", *forms, "paper"):
         table.add_column(name, justify="left" if name in ("model", "picture") else "right")
     for row in rows:
-        times = (f"{row.milliseconds[form]:.1f} ± {100 * row.spread[form]:.0f}%" for form in forms)
+        times = (
+            f"{row.milliseconds[form]:.1f} ± {100 * row.spread[form]:.0f}%" if form in row.milliseconds else "–"
+            for form in forms
+        )
         size = " x ".join(str(side) for side in row.size[1:])
         table.add_row(row.label, size, f"{row.parameters:.1f}", f"{row.macs:.1f}", *times, row.paper)
     return table

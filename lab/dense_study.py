@@ -18,13 +18,14 @@ from rich.table import Table
 from torch import Tensor
 from torchvision.transforms.v2 import functional as V
 
-from leanformer.measure import choose, console, record, write_result
+from leanformer.measure import choose, console, read_rows, record, write_result
 
 from .arguments import device_of
-from .dense import Conditions
+from .studies.dense_album import read_at_full_size
 from .studies.dense_queue import Plan, work_off
 from .studies.dense_rows import Builder, Row, Sizes, all_rows
-from .studies.dense_speed import FORMS, Candidate, time_models
+from .studies.dense_speed import FORMS, Candidate, compile_models, time_models
+from .studies.dense_timing import Conditions
 from .studies.file_lock import read_row
 from .tables import as_table, number
 
@@ -35,7 +36,7 @@ def dense_study(
     pets: Path | None = None,
     camvid: Path | None = None,
     checkpoint: Path | None = None,
-    step: Literal["train", "time", "table"] = "train",
+    step: Literal["decode", "train", "compile", "time", "table"] = "train",
     only: str = "",
     classes: Literal["species", "breeds"] = "species",
     epochs: int = 6,
@@ -49,8 +50,10 @@ def dense_study(
     minutes: float = 600.0,
     workers: int = 1,
     repeats: int = 7,
+    go: Path | None = None,
     device: str | None = None,
     dry_run: bool = False,
+    also: tuple[Path, ...] = (),
     runs: Path = Path("runs/dense"),
     output: Path = Path("results/study_dense.json"),
 ) -> None:
@@ -62,8 +65,10 @@ def dense_study(
         pets: The folder of Oxford Pets (images, annotations).
         camvid: The folder of CamVid (train, trainannot, test, testannot).
         checkpoint: Weights of vit_tiny_patch16_224; without them the ViT-Ti starts from scratch too.
-        step: train: work off the queue; several processes may share it, and what is trained is not trained again.
-            time: time what was trained, and the rest with fresh weights; to be run alone. table: print what is there.
+        step: decode: only decode the pictures, which the other steps and processes then find in the folder runs.
+            train: work off the queue; several processes may share it, and what is trained is not trained again.
+            compile: fill the compiler's cache for the step time, beside other work. time: time what was trained, and
+            the rest with fresh weights; to be run alone. table: print what is there.
         only: Only the rows whose name contains this text, or the one whose whole name it is; several parted by |.
         classes: Of the pets: species (cat, dog), which a detector from scratch can learn in minutes, or 37 breeds.
         epochs: Of detectors; adopted rows have half as many.
@@ -75,10 +80,12 @@ def dense_study(
         seed: Of batches and new weights.
         images: Only so many pictures to learn from and to be judged by.
         minutes: No further row is begun after so many.
-        workers: For the step time: backbones that compile at the same time; they are still timed in turn.
+        workers: For the steps compile and time: processes that compile; models are still timed in turn.
         repeats: For the step time: how often each form is timed, in turn with the others.
+        go: For the steps compile and time: a file. Timing begins when it is there, and nothing is compiled any more.
         device: cpu or cuda; by default the GPU if there is one.
         dry_run: Tiny models on tiny pictures: does every row run here?
+        also: Result files of other machines, whose rows and times are taken along where there are none here.
         runs: Folder of the run folders; several processes may share it.
         output: The result file.
     """
@@ -91,14 +98,22 @@ def dense_study(
     )  # fmt: skip
     every = {row.label: row for row in all_rows()}
     rows = [every[label] for label in choose(every, only)]
+    if step == "decode":
+        for row in {row.detects: row for row in rows}.values():
+            plan.data(row)
+        return
     if step == "train":
         work_off(rows, plan, began + 60 * minutes)
-    elif step == "time":
+    elif step in ("compile", "time"):
         dtype = "bfloat16" if place.type == "cuda" else "float32"
-        how = Conditions(device=place, dtype=dtype, forms=FORMS, repeats=repeats, search=False)
+        how = Conditions(device=place, dtype=dtype, forms=FORMS, repeats=repeats, search=False, go=go)
+        if step == "compile":
+            compile_models(candidates(rows, plan), plan.builder, how, workers)
+            return
         time_models(candidates(rows, plan), plan.builder, how, workers, times_file(runs, place.type))
-    times = times_by_device(runs)
-    found = gathered(runs, times)
+    known = [(read_rows(path), json.loads(path.read_text()).get("times", {})) for path in also]
+    times = times_by_device(runs, [each for _, each in known])
+    found = gathered(runs, times, [row for rows_there, _ in known for row in rows_there])
     if found or times:
         write_result(record("dense study", found, place, times=times), output)
     console().print(table(found, every))
@@ -125,27 +140,42 @@ def picture_for(row: Row, plan: Plan) -> Tensor:
     side = plan.builder.sizes.detection
     if (plan.pets if row.detects else plan.camvid) is None:
         return torch.rand((3, side, side) if row.detects else SCENE, generator=torch.Generator().manual_seed(0))
-    image: Any = V.to_dtype(V.to_image(plan.scenes(row, test=True).picture(0)[0]), torch.float32, scale=True)
+    picture, _ = read_at_full_size(plan.scenes(row, test=True), 0)
+    image: Any = V.to_dtype(V.to_image(picture), torch.float32, scale=True)
     return (V.resize(image, [side, side]) if row.detects else image).as_subclass(Tensor)
 
 
-def times_by_device(runs: Path) -> dict[str, dict[str, Any]]:
-    """Kind of device → label → times, also of shapes that were not trained."""
-    return {path.stem.removeprefix("times_"): json.loads(path.read_text()) for path in sorted(runs.glob("times_*"))}
+def times_by_device(runs: Path, others: Sequence[dict[str, Any]] = ()) -> dict[str, dict[str, Any]]:
+    """Kind of device → label → times, also of shapes that were not trained.
+
+    Args:
+        runs: the folder where they are kept.
+        others: the same of other machines.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    mine = {path.stem.removeprefix("times_"): json.loads(path.read_text()) for path in sorted(runs.glob("times_*"))}
+    for each in (*others, mine):
+        for kind, rows in each.items():
+            found[kind] = found.get(kind, {}) | rows
+    return found
 
 
-def gathered(runs: Path, times: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def gathered(
+    runs: Path, times: dict[str, dict[str, Any]], others: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
     """All rows in the run folders, each with the times of its shape.
 
     Args:
         runs: the folder of the run folders.
         times: what `times_by_device` gives.
+        others: rows of other machines, which are taken along unless they are here as well.
     """
-    found = map(read_row, sorted(runs.iterdir()) if runs.is_dir() else ())
+    mine = [row for row in map(read_row, sorted(runs.iterdir()) if runs.is_dir() else ()) if row is not None]
+    rows = {tuple(row.get(name) for name in ("model", "epochs", "seed")): row for row in others}
+    rows |= {tuple(row.get(name) for name in ("model", "epochs", "seed")): row for row in mine}
     return [
         row | {"times": {kind: each[row["model"]] for kind, each in times.items() if row["model"] in each}}
-        for row in found
-        if row is not None
+        for row in rows.values()
     ]
 
 

@@ -1,102 +1,37 @@
-"""Scenes that are decoded once and kept as tensors on the device, where batches are cut out of them.
+"""Batches that are cut out of scenes in memory, where they lie, and answers that are judged there.
 
     share of the area, ratio of the sides  →  part of the picture  →  flip  →  brightness        label maps: → one size
 
-Detectors of small pictures wait for their data longer than for the device. So pictures are decoded once a process, by
-threads, and training takes its parts from where they lie; the draws follow from (seed, epoch, position) alone. The
-evaluation is the library's.
+Detectors of small pictures wait for their data longer than for the device. So pictures are decoded once
+(`dense_album`), and training takes its parts from where they lie; the draws follow from (seed, epoch, position) alone.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as V
 
-from leanformer.data import Scenes, Target
+from leanformer.core import Objective
+from leanformer.data import Scenes
 from leanformer.data.batches import Batch, Stretch
 from leanformer.data.draws import key_of, uniforms
-from leanformer.data.kinds import UNREADABLE
 from leanformer.data.reading import Places
 from leanformer.tasks import Detection, Segmentation
-from leanformer.tasks.detection import for_detector
+from leanformer.tasks.detection_metrics import DetectionResult
+from leanformer.tasks.detector_targets import Objects, objects_of
 from leanformer.train import Recipe
+from leanformer.train.evaluation import Conditions
 
-THREADS = 4
-"""That decode pictures."""
+from .dense_album import Photo
+from .dense_judging import judge
+
 LEAST_SIDE = 1.0
 """Pixels: boxes of which less is left in a part are dropped."""
-
-
-@dataclass(frozen=True, eq=False)
-class Photo:
-    """A picture (3, H, W) of bytes, its target, and the file that it comes from."""
-
-    path: str
-    image: Tensor
-    target: Target
-
-
-class Album(list[Photo]):
-    """Photos in memory, and copies of them on devices: pictures, masks and label maps; boxes stay on the host."""
-
-    def __init__(self, photos: Sequence[Photo]):
-        super().__init__(photos)
-        self.copies: dict[torch.device, Album] = {}
-
-    def on(self, device: torch.device) -> "Album":
-        """The photos with their pixels on a device, moved there at the first call.
-
-        Args:
-            device: where batches are wanted.
-        """
-        if device.type == "cpu":
-            return self
-        if device not in self.copies:
-            self.copies[device] = Album([_moved(photo, device) for photo in self])
-        return self.copies[device]
-
-
-def _moved(photo: Photo, device: torch.device) -> Photo:
-    masks, label_map = (None if x is None else x.to(device) for x in (photo.target.masks, photo.target.label_map))
-    return replace(photo, image=photo.image.to(device), target=replace(photo.target, masks=masks, label_map=label_map))
-
-
-def in_memory(scenes: Scenes, most: int | None = None) -> Scenes:
-    """The same scenes, decoded; pictures that cannot be read are left out and counted.
-
-    Args:
-        scenes: scenes in files.
-        most: only so many, spread evenly over all of them.
-    """
-    count = len(scenes) if most is None else min(most, len(scenes))
-    chosen = [index * len(scenes) // count for index in range(count)]
-
-    def decoded(index: int) -> Photo | None:
-        try:
-            picture, target = scenes.picture(index)
-        except UNREADABLE:
-            return None
-        pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()  # (3, H, W)
-        return Photo(scenes.filename(index), pixels, target)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(decoded, chosen))
-    album = Album([photo for photo in found if photo is not None])
-    left_out = scenes.left_out + Counter({"pictures that cannot be read were left out": len(found) - len(album)})
-    return Scenes(album, _as_picture, scenes.classes, scenes.name, scenes.has, +left_out)
-
-
-def _as_picture(photo: Photo) -> tuple[Image.Image, Target]:
-    return Image.fromarray(photo.image.permute(1, 2, 0).contiguous().numpy()), photo.target
 
 
 @dataclass(frozen=True)
@@ -145,12 +80,24 @@ class Part:
         >>> Part(0, 2, 4, 4, flipped=True).of_boxes(torch.tensor([[0.0, 1.0, 3.0, 9.0]]))
         tensor([[3., 1., 4., 4.]])
         """
-        shift = torch.tensor([self.left, self.top, self.left, self.top])
-        most = torch.tensor([self.width, self.height, self.width, self.height])
-        cut = torch.minimum((boxes - shift).clamp(min=0), most)
-        if self.flipped:
-            cut = torch.stack([self.width - cut[:, 2], cut[:, 1], self.width - cut[:, 0], cut[:, 3]], 1)
-        return cut
+        return boxes_in([self], boxes, [len(boxes)])
+
+
+def boxes_in(parts: Sequence[Part], boxes: Tensor, counts: Sequence[int]) -> Tensor:
+    """Boxes (n, 4) in their parts, cut at their edges.
+
+    Args:
+        parts: of several pictures.
+        boxes: those of the first picture, then those of the second, ….
+        counts: boxes of each picture.
+    """
+    rows = [[part.left, part.top, part.width, part.height, part.flipped] for part in parts]
+    every = torch.tensor(rows, dtype=boxes.dtype).repeat_interleave(torch.tensor(counts), 0)  # (n, 5)
+    shift, most, flipped = every[:, [0, 1, 0, 1]], every[:, [2, 3, 2, 3]], every[:, 4:] > 0
+    cut = torch.minimum((boxes - shift).clamp(min=0), most)
+    turned = cut[:, [2, 1, 0, 3]]
+    turned[:, ::2] = most[:, ::2] - turned[:, ::2]
+    return torch.where(flipped, turned, cut)
 
 
 def parts_of(data: Scenes, recipe: Recipe, stretch: Stretch) -> Iterator[list[tuple[Photo, Part]]]:
@@ -164,31 +111,64 @@ def parts_of(data: Scenes, recipe: Recipe, stretch: Stretch) -> Iterator[list[tu
         yield [(photo, Part.drawn(each, tuple(photo.image.shape[1:]), recipe)) for photo, each in zip(chosen, draws)]
 
 
+@dataclass(frozen=True, kw_only=True)
 class DetectionInMemory(Detection):
-    """Detection on scenes of `in_memory`."""
+    """Detection on scenes of `in_memory`: batches come as the network sees them, answers are judged on the device."""
+
+    def view(self, model: nn.Module) -> dict[str, Any]:
+        transform: Any = model.transform
+        sides = {"sides": (transform.min_size[-1], transform.max_size), "multiple": transform.size_divisible}
+        return {**super().view(model), **sides, "normalised": (transform.image_mean, transform.image_std)}
 
     def batches(self, data: Scenes, recipe: Recipe, config: dict[str, Any], stretch: Stretch) -> Iterator[Batch]:
+        mean, std = (torch.tensor(each)[:, None, None].to(stretch.device) for each in config["normalised"])
         for rows in parts_of(data, recipe, stretch):
-            images = [part.of_image(photo.image) for photo, part in rows]
-            targets = [_objects(photo.target, part, "masks" in data.has) for photo, part in rows]
-            counts = [len(target.labels) for target in targets]
-            boxes = torch.cat([target.boxes for target in targets]).to(stretch.device, non_blocking=True).split(counts)
-            labels = (
-                torch.cat([target.labels for target in targets]).to(stretch.device, non_blocking=True).split(counts)
-            )
-            moved = [replace(target, boxes=b, labels=n) for target, b, n in zip(targets, boxes, labels)]
-            yield Batch(images, [for_detector(target) for target in moved])
+            sizes = [seen_size((part.height, part.width), *config["sides"]) for _, part in rows]
+            whole = tuple(-(-max(side) // config["multiple"]) * config["multiple"] for side in zip(*sizes))
+            images = mean.expand(len(rows), len(mean), *whole).clone()  # (B, 3, H, W); the padding becomes 0
+            for image, (photo, part), (height, width) in zip(images, rows, sizes):
+                shown = part.of_image(photo.image)[None]
+                image[:, :height, :width] = F.interpolate(shown, (height, width), mode="bilinear")[0]
+            yield Batch((images - mean) / std, _objects(rows, sizes, whole, "masks" in data.has))
+
+    def answer(self, objective: Objective, student: Any, images: Any, targets: Any) -> Any:
+        return student.learn(images, targets)
+
+    def measure(self, model: Any, data: Scenes, config: dict[str, Any], how: Conditions) -> DetectionResult:
+        return judge(getattr(model, "student", model), data, how)
 
 
-def _objects(target: Target, part: Part, masks: bool) -> Target:
-    """The objects of which something is left in a part."""
-    boxes = part.of_boxes(target.boxes)  # (n, 4)
-    kept = ((boxes[:, 2:] - boxes[:, :2]) >= LEAST_SIDE).all(1)  # (n,)
-    shown = part.of_map(target.masks) if masks and target.masks is not None else None
-    if kept.all():
-        return Target(boxes, target.labels, shown)
-    rows = kept.nonzero()[:, 0]
-    return Target(boxes[kept], target.labels[kept], None if shown is None else shown[rows.to(shown.device)])
+def seen_size(size: tuple[int, int], least: int, most: int) -> tuple[int, int]:
+    """Height and width of a picture as a detector sees it: torchvision's rule, to the last bit.
+
+    >>> seen_size((300, 400), 256, 256)
+    (192, 256)
+    """
+    scale = min(least / min(size), most / max(size))
+    return math.floor(size[0] * scale), math.floor(size[1] * scale)
+
+
+def _objects(
+    rows: Sequence[tuple[Photo, Part]], sizes: Sequence[tuple[int, int]], whole: tuple[int, ...], masks: bool
+) -> Objects:
+    """The objects of which something is left in the parts, as large as they are seen."""
+    device, parts, counts = rows[0][0].image.device, [part for _, part in rows], [len(x.target.labels) for x, _ in rows]
+    boxes = boxes_in(parts, torch.cat([photo.target.boxes for photo, _ in rows]), counts)  # (n, 4)
+    kept = ((boxes[:, 2:] - boxes[:, :2]) >= LEAST_SIDE).all(1).split(counts)
+    scales = torch.tensor([[w / part.width, h / part.height] * 2 for part, (h, w) in zip(parts, sizes)])
+    targets, boxes = [], (boxes * scales.repeat_interleave(torch.tensor(counts), 0)).split(counts)
+    for (photo, part), size, mine, fine in zip(rows, sizes, boxes, kept):
+        whole_ones, labels = bool(fine.all()), photo.target.labels + 1
+        targets.append(
+            {"boxes": mine, "labels": labels} if whole_ones else {"boxes": mine[fine], "labels": labels[fine]}
+        )
+        if masks and photo.target.masks is not None:
+            shown = part.of_map(photo.target.masks.view(torch.uint8))
+            shown = shown if whole_ones else shown[fine.nonzero()[:, 0].to(device)]
+            targets[-1]["masks"] = F.interpolate(shown[None], size)[0] if len(shown) else shown.new_zeros(0, *size)
+    found = objects_of(targets, sizes, (whole[0], whole[1]))
+    moved = {name: x.to(device, non_blocking=True) for name, x in vars(found).items() if isinstance(x, Tensor)}
+    return Objects(**moved)
 
 
 class SegmentationInMemory(Segmentation):

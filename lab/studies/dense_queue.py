@@ -4,7 +4,6 @@ A row is trained in a folder of its own, held by one process. An adopted row wai
 backbone. A row that fails is written down as such and tried again by the next command.
 """
 
-import shutil
 import time
 import traceback
 from collections.abc import Sequence
@@ -22,7 +21,8 @@ from leanformer.data.draws import seed_all
 from leanformer.measure import commit, console, count
 from leanformer.train import Recipe
 
-from .dense_memory import DetectionInMemory, SegmentationInMemory, in_memory
+from .dense_album import in_memory
+from .dense_memory import DetectionInMemory, SegmentationInMemory
 from .dense_rows import Builder, Row, few_regions
 from .file_lock import file_lock, read_row, write_row
 
@@ -101,7 +101,8 @@ class Plan:
     def data(self, row: Row) -> tuple[Scenes, Scenes]:
         """What a row learns from, and the test split that it is judged by; decoded once."""
         if row.detects not in self._decoded:
-            learnt, judged = (in_memory(self.scenes(row, test), self.images) for test in (False, True))
+            kept = self.runs / "decoded"
+            learnt, judged = (in_memory(self.scenes(row, test), self.images, kept) for test in (False, True))
             self._decoded[row.detects] = (learnt, judged)
         return self._decoded[row.detects]
 
@@ -163,8 +164,7 @@ def train(row: Row, plan: Plan) -> dict[str, Any]:
         row: the row.
         plan: what it is trained with.
     """
-    (learnt, judged), run = plan.data(row), plan.folder(row) / "run"
-    shutil.rmtree(run, ignore_errors=True)  # of a process that was ended
+    learnt, judged = plan.data(row)
     seed_all(plan.seed, "model")
     teacher = few_regions(lf.load(plan.model_file(row.unchanged)).eval()) if row.adopted else None
     if teacher is not None:
@@ -173,14 +173,14 @@ def train(row: Row, plan: Plan) -> dict[str, Any]:
         model = plan.builder.model(row, learnt.classes, list(learnt.entries), plan.device)
     recipe, cuda = plan.recipe(row), plan.device.type == "cuda"
     result = lf.tasks.fit(
-        model, recipe=recipe, data=learnt, val=judged, teacher=teacher, task=plan.task(row), output=run,
+        model, recipe=recipe, data=learnt, val=judged, teacher=teacher, task=plan.task(row),
         seed=plan.seed, device=str(plan.device), precision="bf16" if cuda else "no", workers=0, log_every=50,
         evaluate_every=LAST_ONLY, save_every=LAST_ONLY, evaluation_batch_size=AT_A_TIME if cuda else 2, quiet=True,
     )  # fmt: skip
-    for path in run.glob("checkpoint*.pt"):  # the row is done: nothing goes on from here
-        path.unlink()
     if not result.finished or result.evaluation is None:
         raise SystemExit(f"'{row.label}' was stopped by a signal")
+    plan.model_file(row).parent.mkdir(exist_ok=True)
+    lf.save(result.model, plan.model_file(row))  # no run folder: a checkpoint takes longer to write than a row to judge
     return {
         **_about(row, plan, recipe), "learnt_from": len(learnt), "judged_by": len(judged), "data": learnt.name,
         "left_out": dict(learnt.left_out + judged.left_out), "figures": result.evaluation.summary(),

@@ -19,7 +19,7 @@ from leanformer.core import Method, input_of
 from leanformer.data import EvaluationView
 
 from ..photographs import teacher_of
-from .dense_memory import Photo
+from .dense_album import Photo
 
 DETECTORS = {"RetinaNet": "retinanet", "Mask R-CNN": "mask_rcnn"}
 SEGMENTERS = {"Semantic FPN": "fpn", "UPerNet": "upernet"}

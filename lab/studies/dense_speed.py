@@ -7,7 +7,7 @@ What was trained is timed with its weights, on a picture of the test split; the 
 import functools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import leanformer as lf
 from leanformer.core import fold, write_atomically
 
 from ..compile_together import compile_together
-from ..dense import Conditions, Entry, time_group
 from .dense_rows import METHODS, Builder, Row
+from .dense_timing import Conditions, Entry, compile_ahead, time_group
 
 FORMS = ("eager", "compiled backbone", "optimised")
 
@@ -86,15 +86,32 @@ def _write(text: str, name: str) -> None:
 def _time(
     group: Sequence[Candidate], builder: Builder, how: Conditions, ready: Callable[[], None] | None = None
 ) -> dict[str, Any]:
-    entries = [
-        Entry(
-            each.row.kind, each.row.label.partition(", ")[2], functools.partial(_on, each, builder, how.device),
-            each.size, unchanged=each.row.unchanged.label, picture=each.picture,
-        )
-        for each in group
-    ]  # fmt: skip
+    entries = [_entry(each, builder, how) for each in group]
     trained = {each.row.label: each.file.is_file() for each in group}
     return {row.label: asdict(row) | {"trained": trained[row.label]} for row in time_group(entries, how, ready)}
+
+
+def compile_models(candidates: Sequence[Candidate], builder: Builder, how: Conditions, workers: int) -> None:
+    """Fill the compiler's cache, beside other work; fresh weights compile to the same code as trained ones.
+
+    Args:
+        candidates: what will be timed.
+        builder: makes the models.
+        how: device, dtype, ….
+        workers: processes that share the models.
+    """
+    compile_ahead([_entry(replace(each, file=NO_FILE), builder, how) for each in candidates], how, workers)
+
+
+NO_FILE = Path()
+"""No weights: that is a folder."""
+
+
+def _entry(each: Candidate, builder: Builder, how: Conditions) -> Entry:
+    return Entry(
+        each.row.kind, each.row.label.partition(", ")[2], functools.partial(_on, each, builder, how.device),
+        each.size, unchanged=each.row.unchanged.label, picture=each.picture,
+    )  # fmt: skip
 
 
 def _on(candidate: Candidate, builder: Builder, device: torch.device) -> nn.Module:

@@ -31,8 +31,9 @@ class Maps(nn.Module):
             if hasattr(detector, name):
                 setattr(self, name, getattr(detector, name))
 
-    def forward(self, images: list[Tensor]) -> Any:
-        return self.backbone(self.transform(images)[0].tensors)
+    def forward(self, images: list[Tensor] | Tensor) -> Any:
+        """Maps of images between 0 and 1, or of a batch (B, C, H, W) as the network sees it."""
+        return self.backbone(images if isinstance(images, Tensor) else self.transform(images)[0].tensors)
 
 
 @objective("pyramid")

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork
 
 from .autocast import keep_places_exact
 from .detector_options import Options
+from .detector_targets import Objects, check_boxes, check_targets, objects_of
 from .fast import optimize_features
 from .pyramid import Features, random_images
 
@@ -38,6 +40,8 @@ class Detector(nn.Module):
     transform: Any
     at = "backbone.features.body"
     """Where the adopted backbone stands."""
+    _anchors: tuple[Any, Tensor] | None = None
+    """Those of the last size of images that it learnt from, and what they were made for."""
 
     def _is_for(self, num_classes: int, options: Options) -> None:
         self.num_classes = num_classes
@@ -46,6 +50,42 @@ class Detector(nn.Module):
         view = {"mean": self.transform.image_mean, "std": self.transform.image_std, "crop_pct": 1.0}
         self.pretrained_cfg = self.default_cfg = {"input_size": size, "interpolation": "bilinear", **view}
         keep_places_exact(self)
+
+    def learn(self, images: Tensor, objects: Objects) -> dict[str, Tensor]:
+        """The losses by name, for images (B, C, H, W) as the network sees them.
+
+        Args:
+            images: normalised, and padded to one size.
+            objects: what they hold.
+        """
+        raise NotImplementedError
+
+    def losses(self, images: Sequence[Tensor], targets: Sequence[dict[str, Tensor]] | None) -> dict[str, Tensor]:
+        """The losses by name, for images and targets as torchvision's convention has them; all are looked at first.
+
+        Args:
+            images: each (C, H, W), between 0 and 1.
+            targets: boxes, labels and masks of each.
+        """
+        check_targets(targets, masks=getattr(getattr(self, "roi_heads", None), "mask_head", None) is not None)
+        seen, shown = self.transform(list(images), list(targets))  # type: ignore[arg-type]
+        check_boxes([target["boxes"] for target in shown])
+        whole = (seen.tensors.shape[2], seen.tensors.shape[3])
+        return self.learn(seen.tensors, objects_of(shown, seen.image_sizes, whole))
+
+    def anchors(self, generator: Any, images: Tensor, maps: Sequence[Tensor]) -> Tensor:
+        """The anchors of all maps, (A, 4); those of the last size are kept.
+
+        Args:
+            generator: torchvision's.
+            images: (B, C, H, W).
+            maps: each (B, C, H, W).
+        """
+        key = (images.shape[2:], *(x.shape[2:] for x in maps), maps[0].dtype, maps[0].device)
+        if self._anchors is None or self._anchors[0] != key:
+            size = (images.shape[2], images.shape[3])
+            self._anchors = key, generator(ImageList(images, [size]), list(maps))[0]
+        return self._anchors[1]
 
     def dense_heads(self, images: Tensor) -> Any:
         """What the heads say at every place, for images (B, C, H, W) as the network sees them."""

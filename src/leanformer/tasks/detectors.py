@@ -27,7 +27,10 @@ from ..backbones import create
 from ..core import input_of, set_card, set_classes
 from ..lazy import AROUND
 from .detector_base import Detector, Pyramid
+from .detector_losses import anchor_losses, proposal_losses
 from .detector_options import Options, parse_options
+from .detector_regions import choose, learn_regions, propose
+from .detector_targets import Objects
 from .pyramid import Features, backbone_from, body_of, card_around, count_of, strides_of
 
 RATIOS = (0.5, 1.0, 2.0)
@@ -55,12 +58,18 @@ class RetinaNet(Detector, detection.RetinaNet):
         self._is_for(num_classes, options)
 
     def forward(self, images: Sequence[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
-        if targets is not None:
-            targets = [{**target, "labels": target["labels"] - 1} for target in targets]
-        answers = detection.RetinaNet.forward(self, images, targets)  # type: ignore[arg-type]
         if self.training:
-            return answers
+            return self.losses(images, targets)
+        answers = detection.RetinaNet.forward(self, images)  # type: ignore[arg-type]
         return [{**answer, "labels": answer["labels"] + 1} for answer in answers]  # type: ignore[dict-item]
+
+    def learn(self, images: Tensor, objects: Objects) -> dict[str, Tensor]:
+        maps = list(self.backbone(images).values())
+        found, anchors = self.head(maps), self.anchors(self.anchor_generator, images, maps)
+        classes, boxes = anchor_losses(
+            found["cls_logits"], found["bbox_regression"], anchors, objects, self.proposal_matcher, self.box_coder
+        )
+        return {"classification": classes, "bbox_regression": boxes}
 
     def dense_heads(self, images: Tensor) -> Any:
         return self.head(list(self.backbone(images).values()))
@@ -90,6 +99,22 @@ class _TwoStages(Detector):
     rpn: Any
     roi_heads: Any
 
+    def forward(self, images: Sequence[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
+        return self.losses(images, targets) if self.training else super().forward(images)
+
+    def learn(self, images: Tensor, objects: Objects) -> dict[str, Tensor]:
+        maps = self.backbone(images)
+        objectness, moves = self.rpn.head(list(maps.values()))
+        counts = [x.shape[1] * x.shape[2] * x.shape[3] for x in objectness]
+        objectness, moves = (_joined(each, width) for each, width in ((objectness, 1), (moves, 4)))
+        anchors = self.anchors(self.rpn.anchor_generator, images, list(maps.values()))
+        regions = propose(objectness[..., 0].detach(), moves.detach(), anchors, counts, objects.sizes, self.rpn)
+        whether, where = proposal_losses(objectness[..., 0], moves, anchors, objects, self.rpn)
+        losses = learn_regions(
+            maps, choose(*regions, objects, self.roi_heads), images.shape[2], objects, self.roi_heads
+        )
+        return {**losses, "loss_objectness": whether, "loss_rpn_box_reg": where}
+
     def dense_heads(self, images: Tensor) -> Any:
         return self.rpn.head(list(self.backbone(images).values()))
 
@@ -111,6 +136,11 @@ class _TwoStages(Detector):
         new.roi_heads = copy.copy(self.roi_heads)
         new.roi_heads.score_thresh = score
         return new
+
+
+def _joined(parts: Sequence[Tensor], width: int) -> Tensor:
+    """Answers (B, A · width, H, W) for each map as (B, all anchors, width)."""
+    return torch.cat([x.unflatten(1, (-1, width)).permute(0, 3, 4, 1, 2).flatten(1, 3) for x in parts], 1)
 
 
 class FasterRCNN(_TwoStages, detection.FasterRCNN):
