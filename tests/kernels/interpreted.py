@@ -168,6 +168,8 @@ def main() -> None:
     merging(2, 39, 19, 48, True, "scale")
     merging(0, 70, 35, 96, True, "")
     merging(1, 3, 1, 16, True, "shift")
+    merging(0, 2, 1, 16, False, "")
+    merging(3, 200, 90, 64, True, "scale")
     for case in ((1, 21, 10, 24), (0, 77, 33, 50), (2, 30, 17, 200), (1, 1, 1, 3), (5, 64, 16, 32)):
         slimming(*case)
     slimming(1, 196, 70, 130, torch.float16)

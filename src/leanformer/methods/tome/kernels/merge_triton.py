@@ -1,8 +1,8 @@
 # pyright: reportCallIssue=false, reportOperatorIssue=false, reportArgumentType=false
 """The kernel behind `merge_in_one_pass`: some programs sum the tokens of T with those that join them, others copy.
 
-The sums come first in the grid, for they take longest. A program that sums goes past all of S and reads those tokens
-alone that join one of its own; the sum is a product with their sizes, which are whole numbers.
+The sums come first in the grid, for they take longest. A program that sums counts, for each of its tokens, those of S
+that join it; it then reads the first that joins each, all at once, then the second, for as long as there are more.
 
 B images, N tokens, C channels, S and T the two halves of the patches, r merged pairs.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ....layers.kernels.rows_triton import store_normed
 
-SUMMED = 16
-"""Tokens of T that a program sums: as many rows as a matrix unit takes at least."""
+NUMBERS, WARPS = 1024, 2
+"""How many numbers a program writes, and its warps: many small programs keep more of the memory's bandwidth busy."""
 
 
 def launch(
@@ -29,15 +29,15 @@ def launch(
     z = torch.empty_like(u) if weight is not None else x.new_empty(0)
     sizes = x.new_empty(batch, tokens - merged, dtype=torch.float32)
     wide = max(16, triton.next_power_of_2(channels))
-    rows = max(1, 4096 // wide)
-    sums = triton.cdiv(tokens - prefix - sources, SUMMED)
+    rows = max(1, NUMBERS // wide)
+    sums = triton.cdiv(tokens - prefix - sources, rows)
     copies = triton.cdiv(prefix + sources, rows)
     _merge_kernel[((sums + copies) * batch,)](
         x, y, x if size is None else size.to(torch.float32).contiguous(), decided,
         x if weight is None else weight, x if bias is None else bias, u, z, sizes,
         batch, tokens, merged, prefix, eps,
-        SOURCES=sources, SUMS=sums, C=channels, WIDE=wide, ROWS=rows, SUMMED=SUMMED, SIZED=size is not None,
-        NORM=weight is not None, SHIFT=bias is not None, num_warps=8 if wide < 1024 else 16,
+        SOURCES=sources, MOST=triton.next_power_of_2(sources), SUMS=sums, C=channels, WIDE=wide, ROWS=rows,
+        SIZED=size is not None, NORM=weight is not None, SHIFT=bias is not None, num_warps=WARPS,
     )  # fmt: skip
     return u, z, sizes
 
@@ -53,56 +53,42 @@ def _sizes(size_ptr, places, mask, SIZED: tl.constexpr):
 
 @triton.jit
 def _rows(x_ptr, y_ptr, places, mask):
-    """x + y at these places, zero elsewhere, as the residual sum would be stored."""
+    """x + y at these places, zero elsewhere."""
     x = tl.load(x_ptr + places, mask=mask, other=0.0)
     y = tl.load(y_ptr + places, mask=mask, other=0.0)
-    return (x.to(tl.float32) + y.to(tl.float32)).to(x_ptr.dtype.element_ty)
-
-
-@triton.jit
-def _joining(
-    x_ptr, y_ptr, size_ptr, decided_ptr, mine, merged, prefix,
-    SOURCES: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr, SUMMED: tl.constexpr, SIZED: tl.constexpr,
-):  # fmt: skip
-    """What joins the tokens `mine` of T, summed by sizes: (SUMMED, WIDE); and the sum of these sizes (SUMMED,)."""
-    cols = tl.arange(0, WIDE)
-    total = tl.zeros((SUMMED, WIDE), tl.float32)
-    count = tl.zeros((SUMMED,), tl.float32)
-    for start in range(0, SOURCES, 16):
-        source = start + tl.arange(0, 16)
-        real = source < SOURCES
-        rank = tl.load(decided_ptr + source, mask=real, other=merged)
-        partner = tl.load(decided_ptr + SOURCES + source, mask=real, other=-1)
-        joins = (partner[None, :] == mine[:, None]) & (rank < merged)[None, :]  # (SUMMED, 16)
-        here = tl.max(joins.to(tl.int32), 0) > 0
-        places = prefix + 2 * source
-        weight = tl.where(joins, _sizes(size_ptr, places, here, SIZED)[None, :], 0.0)
-        rows = _rows(x_ptr, y_ptr, places[:, None] * C + cols[None, :], here[:, None] & (cols < C)[None, :])
-        total = tl.dot(weight.to(rows.dtype), rows, total, input_precision="ieee")
-        count += tl.sum(weight, 1)
-    return total, count
+    return x.to(tl.float32) + y.to(tl.float32)
 
 
 @triton.jit
 def _write_means(
     part, x_ptr, y_ptr, size_ptr, decided_ptr, gain_ptr, shift_ptr, u_ptr, z_ptr, sizes_ptr, tokens, merged, prefix,
-    eps, SOURCES: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr, SUMMED: tl.constexpr, SIZED: tl.constexpr,
-    NORM: tl.constexpr, SHIFT: tl.constexpr,
+    eps, SOURCES: tl.constexpr, MOST: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    SIZED: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Some tokens of T, each the mean of itself and what joins it."""
     cols = tl.arange(0, WIDE)
-    mine = part * SUMMED + tl.arange(0, SUMMED)
-    source, place = prefix + 1 + 2 * mine, prefix + SOURCES - merged + mine
-    inside = source < tokens
-    mask = inside[:, None] & (cols < C)[None, :]
-    size = _sizes(size_ptr, source, inside, SIZED)
-    total, count = _joining(
-        x_ptr, y_ptr, size_ptr, decided_ptr, mine, merged, prefix, SOURCES, C, WIDE, SUMMED, SIZED
-    )  # fmt: skip
-    own = _rows(x_ptr, y_ptr, source[:, None] * C + cols[None, :], mask).to(tl.float32)
-    whole = tl.where(inside, size + count, 1.0)
-    tl.store(sizes_ptr + place, whole, mask=inside)
-    u = (own * size[:, None] + total) / whole[:, None]
+    real = (cols < C)[None, :]
+    mine = part * ROWS + tl.arange(0, ROWS)
+    own, place = prefix + 1 + 2 * mine, prefix + SOURCES - merged + mine
+    inside = own < tokens
+    mask = inside[:, None] & real
+    size = _sizes(size_ptr, own, inside, SIZED)
+    total = _rows(x_ptr, y_ptr, own[:, None] * C + cols[None, :], mask) * size[:, None]
+    source = tl.arange(0, MOST)
+    rank = tl.load(decided_ptr + source, mask=source < SOURCES, other=merged)
+    partner = tl.load(decided_ptr + SOURCES + source, mask=source < SOURCES, other=-1).to(tl.int32)
+    joins = ((partner[None, :] == mine[:, None]) & (rank < merged)[None, :]).to(tl.int32)  # (ROWS, MOST)
+    number = tl.cumsum(joins, 1) * joins  # of those that join a token the first is 1
+    most, turn = tl.max(number), 1
+    while turn <= most:
+        at = tl.sum(tl.where(number == turn, prefix + 2 * source[None, :], 0), 1)
+        there = tl.max((number == turn).to(tl.int32), 1) > 0
+        more = _sizes(size_ptr, at, there, SIZED)
+        total += _rows(x_ptr, y_ptr, at[:, None] * C + cols[None, :], there[:, None] & real) * more[:, None]
+        size += more
+        turn += 1
+    tl.store(sizes_ptr + place, size, mask=inside)
+    u = total / tl.where(inside, size, 1.0)[:, None]
     places = place[:, None] * C + cols[None, :]
     store_normed(u, gain_ptr, shift_ptr, u_ptr, z_ptr, places, mask, eps, C, WIDE, NORM, SHIFT)
 
@@ -123,7 +109,7 @@ def _write_copies(
     inside = (patch < SOURCES) & (rank >= merged)
     mask = inside[:, None] & (cols < C)[None, :]
     tl.store(sizes_ptr + place, _sizes(size_ptr, source, inside, SIZED), mask=inside)
-    u = _rows(x_ptr, y_ptr, source[:, None] * C + cols[None, :], mask).to(tl.float32)
+    u = _rows(x_ptr, y_ptr, source[:, None] * C + cols[None, :], mask)
     places = place[:, None] * C + cols[None, :]
     store_normed(u, gain_ptr, shift_ptr, u_ptr, z_ptr, places, mask, eps, C, WIDE, NORM, SHIFT)
 
@@ -131,8 +117,8 @@ def _write_copies(
 @triton.jit
 def _merge_kernel(
     x_ptr, y_ptr, size_ptr, decided_ptr, gain_ptr, shift_ptr, u_ptr, z_ptr, sizes_ptr, images, tokens, merged, prefix,
-    eps, SOURCES: tl.constexpr, SUMS: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-    SUMMED: tl.constexpr, SIZED: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr,
+    eps, SOURCES: tl.constexpr, MOST: tl.constexpr, SUMS: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr, SIZED: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0) // images
     image = (tl.program_id(0) % images).to(tl.int64)
@@ -146,7 +132,7 @@ def _merge_kernel(
     if part < SUMS:
         _write_means(
             part, x_ptr, y_ptr, size_ptr, decided_ptr, gain_ptr, shift_ptr, u_ptr, z_ptr, sizes_ptr, tokens, merged,
-            prefix, eps, SOURCES, C, WIDE, SUMMED, SIZED, NORM, SHIFT,
+            prefix, eps, SOURCES, MOST, C, WIDE, ROWS, SIZED, NORM, SHIFT,
         )  # fmt: skip
     else:
         _write_copies(
