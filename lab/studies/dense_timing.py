@@ -110,7 +110,7 @@ def _compiled(entries: Sequence[Entry], how: Conditions, ready: Callable[[], Non
             began = time.perf_counter()
             if _prepared(*_made(entry, how), form, how) is not None:
                 console().print(f"{entry.label}: {form} in {time.perf_counter() - began:.0f} s", highlight=False)
-            torch._dynamo.reset()  # it gives up on a piece of code after eight models
+            torch.compiler.reset()  # it gives up on a piece of code after eight models
 
 
 def _in_order(forms: Sequence[str]) -> list[str]:

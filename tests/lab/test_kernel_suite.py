@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from lab import kernel_suite
+from lab import kernel_cases, kernel_suite
 from lab.__main__ import main
 
 SUITE = ["kernels", "--device", "cpu", "--repeats", "1"]
@@ -15,8 +15,8 @@ SUITE = ["kernels", "--device", "cpu", "--repeats", "1"]
 def _quick(monkeypatch):
     """Small shapes, nothing compiled, rates that need no measuring."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    monkeypatch.setattr(kernel_suite, "STAGES", {"tiny": (16, 16, 16, 16)})
-    monkeypatch.setattr(kernel_suite, "LINEARS", {"tiny": (32, 16)})
+    monkeypatch.setattr(kernel_cases, "STAGES", {"tiny": (16, 16, 16, 16)})
+    monkeypatch.setattr(kernel_cases, "LINEARS", {"tiny": (32, 16)})
     monkeypatch.setattr(kernel_suite, "memory_rate", lambda device: 1e10)
     monkeypatch.setattr(kernel_suite, "matrix_peak", lambda device, dtype: 1e10)
 
@@ -26,7 +26,7 @@ def test_every_case_is_timed_against_compiled_torch_and_written(tmp_path, capsys
     assert main([*SUITE, "--dtype", "bfloat16", "--batches", "1", "--output", str(path)]) == 0
     result = json.loads(path.read_text())
     assert result["kind"] == "kernels"
-    assert len(result["rows"]) == len(list(kernel_suite.cases((1,)))) > 20
+    assert len(result["rows"]) == len(list(kernel_cases.cases((1,)))) > 20
     for row in result["rows"]:
         assert not row["failed"], row
         assert {"kernel", kernel_suite.TORCH} <= set(row["microseconds"])
@@ -40,8 +40,8 @@ def test_a_kernel_that_fails_says_so_and_leaves_the_others_alone(tmp_path, monke
     def refuse(*arguments):
         raise RuntimeError("out of registers")
 
-    refuse.plain = kernel_suite.reorganise_in_one_pass.plain  # type: ignore[attr-defined]
-    monkeypatch.setattr(kernel_suite, "reorganise_in_one_pass", refuse)
+    refuse.plain = kernel_cases.reorganise_in_one_pass.plain  # type: ignore[attr-defined]
+    monkeypatch.setattr(kernel_cases, "reorganise_in_one_pass", refuse)
     path = tmp_path / "kernels.json"
     options = [
         "--dtype",

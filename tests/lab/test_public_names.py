@@ -17,9 +17,11 @@ MODULES = {
     "leanformer.papers.tables", "leanformer.tasks.pyramid",
     "leanformer.data.batches", "leanformer.data.draws", "leanformer.data.kinds", "leanformer.data.reading",
     "leanformer.tasks.detection",
+    "leanformer.tasks.detection_metrics", "leanformer.tasks.detector_targets", "leanformer.train.evaluation",
 }  # fmt: skip
-"""Public modules below a room whose names the room does not repeat; the last five are what a task needs that brings its
-own batches. A bench of kernels needs the kernels as well, and a study of the search its parts."""
+"""Public modules below a room whose names the room does not repeat; the last eight are what a task needs that brings
+its own batches and judges its own answers. A bench of kernels needs the kernels as well, and a study of the search its
+parts."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
