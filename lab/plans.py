@@ -10,9 +10,7 @@ python -m lab plans --runtime macs --gmacs 0.62 0.72 --targets 1.5 2 2.5 3 --ste
 """
 
 import json
-import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,14 +18,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-import leanformer as lf
-from leanformer.core import fold
 from leanformer.data import Arrays, sample_images
-from leanformer.measure import console, record, write_result
+from leanformer.measure import console
 from leanformer.search.clock import MACS_A_SECOND, Clock, Place, clock_for
 from leanformer.search.cost import Costs, calibrate_scale
 from leanformer.search.cost_table import measure_costs, whole_models
-from leanformer.search.directions import Direction, varied, with_another
 from leanformer.search.explore import Explorer
 from leanformer.search.judge import Judge
 from leanformer.search.plan import Plan, Space, space_of
@@ -36,13 +31,9 @@ from .arguments import device_of
 from .imagenet import LEAN
 from .photographs import photographs, teacher_of, unlabelled
 from .plans_by_hand import by_hand
-from .plans_found import build_of, found_plans
+from .plans_checked import Check
 from .plans_judged import judge_plans
 from .plans_table import plans_table
-from .studies.file_lock import file_lock
-
-AT_ONCE = 6
-"""Plans that are timed in turn with each other and the model; more would take long between two turns of one."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ def plans(
     runtime: str = "torch",
     repeats: int = 7,
     seed: int = 0,
-    worker: str = "0/1",
+    workers: int = 1,
     distilled: Path | None = None,
     folder: Path = Path("runs/plans"),
     output: Path = Path("results/lean_plans.json"),
@@ -108,7 +99,7 @@ def plans(
         runtime: torch, eager, onnxruntime, openvino, or macs: multiplications counted instead of time.
         repeats: How often each model is timed.
         seed: Of the search.
-        worker: Which of how many processes this is, as 0/4, where several share the check.
+        workers: Processes that compile side by side for the step check; they still time in turn.
         distilled: What `python -m lab imagenet --plans FOLDER` wrote, for the step table.
         folder: For what the steps leave to each other.
         output: The result file.
@@ -136,7 +127,7 @@ def plans(
                 raise ValueError("the step judge needs labelled photographs; give --judge")
             judge_plans(study.folder, explorer.judge, judge, photos, output)
     if step == "check" or (step == "all" and runtime != "macs"):
-        check(study, costs, seconds, output, random_plans, worker)
+        Check(checkpoint, study.clock, costs, seconds).run(space, folder, random_plans, workers, output)
 
 
 def _place(device: str | None, batch: int, dtype: str | None) -> Place:
@@ -199,67 +190,3 @@ def _told(plan: Plan, explorer: Explorer) -> dict[str, Any]:
         "plan": plan.to_json(), "predicted": explorer.costs.predict(plan), "loss": verdict.loss,
         "agreement": verdict.agreement, "family": " + ".join(explorer.family(plan)),
     }  # fmt: skip
-
-
-def check(study: Study, costs: Costs, seconds: float, output: Path, random_plans: int, worker: str) -> None:
-    """Measure the plans chosen, those made by hand, and random ones; several processes may share them.
-
-    Each keeps what it measured in the folder, and writes a result of all that stands there.
-    """
-    wanted = found_plans(study.folder)
-    for index, plan in enumerate(drawn(study.space, costs, seconds, random_plans)):
-        wanted[f"random {index}"] = {"plan": plan.to_json(), "predicted": costs.predict(plan)}
-    mine, workers = (int(number) for number in worker.split("/"))
-    names = list(wanted)[mine::workers]
-    place, own = study.clock.place, study.folder / f"measured {mine} of {workers}.json"
-    about: dict[str, Any] = {"teacher_seconds": seconds, "batch": place.batch, "dtype": str(place.dtype)}
-    rows: list[dict[str, Any]] = []
-    for start in range(0, len(names), AT_ONCE):
-        rows += _measured(study, wanted, names[start : start + AT_ONCE])
-        own.write_text(json.dumps(rows))  # what is measured is kept, whatever happens to the rest
-        with file_lock(study.folder / "result", wait=True):
-            parts = sorted(study.folder.glob(f"measured * of {workers}.json"))
-            known = {row["model"]: row for part in parts for row in json.loads(part.read_text())}
-            every = [known[name] for name, told in wanted.items() if known.get(name, {}).get("plan") == told["plan"]]
-            about |= _errors(every)
-            write_result(record("lean plans", every, place.device, **about), output)
-    console().print(about)
-
-
-def _errors(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far predictions were off for the plans that were drawn at random; nothing where there is none."""
-    errors = torch.tensor([row["error"] for row in rows if row["model"].startswith("random")]).abs()
-    if not len(errors):
-        return {}
-    return {"median_error": errors.median().item(), "worst_error": errors.max().item(), "plans_checked": len(errors)}
-
-
-def _measured(study: Study, wanted: dict[str, dict[str, Any]], names: list[str]) -> Iterator[dict[str, Any]]:
-    """A row for each of these plans, timed in turn with the teacher.
-
-    The error is that of the predicted *speed-up*, so that a machine which became slower since the costs were timed
-    does not count against the plan."""
-    some = {name: fold(build_of(wanted[name])(study.teacher.cpu())) for name in names}
-    timed = study.clock.models({"teacher": fold(lf.apply(study.teacher)), **some})
-    kept = json.loads((study.folder / "costs.json").read_text())
-    for name in some:
-        speedup, spread = timed[name].speedup(timed["teacher"])
-        predicted = kept["teacher"] / wanted[name]["predicted"]
-        yield {"model": name, **wanted[name], "measured": timed[name].median, "error": speedup / predicted - 1,
-               "predicted_speedup": predicted, "speedup": speedup, "spread": spread}  # fmt: skip
-    torch.compiler.reset()
-
-
-def drawn(space: Space, costs: Costs, seconds: float, count: int, seed: int = 1) -> list[Plan]:
-    """Plans at random: any method in any blocks at any strength, at most sizes, within the costs that were timed."""
-    draw = random.Random(seed)
-    explorer = Explorer(space, costs, judge=None)  # type: ignore[arg-type]
-    found: list[Plan] = []
-    while len(found) < count:
-        direction = Direction(draw.choice(space.sizes), with_another({}, space, draw))
-        for _ in range(draw.randint(1, 6)):
-            direction = varied(direction, space, draw)
-        plan = explorer.at_strength(direction, draw.uniform(0.2, 1.0))
-        if plan not in found and 0.2 * seconds < costs.predict(plan) < seconds:
-            found.append(plan)
-    return found

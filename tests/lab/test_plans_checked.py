@@ -1,0 +1,62 @@
+"""Plans are timed in turn with the model they come from, whichever process compiles them."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm import create_model
+
+from lab import plans_checked
+from lab.plans import Study, measured_costs
+from lab.plans_checked import AT_ONCE, Check, drawn, time_plans
+from leanformer.search.clock import Place, clock_for
+from leanformer.search.plan import Plan, space_of
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    """A ViT-Ti's weights, a clock that counts, what plans are made of, and what they cost."""
+    path = tmp_path_factory.mktemp("vit") / "vit.safetensors"
+    torch.manual_seed(0)
+    save_file(create_model("vit_tiny_patch16_224").state_dict(), path)
+    clock = clock_for(Place(torch.device("cpu"), 8, torch.float32), "macs")
+    teacher = plans_checked.teacher_of(path)
+    space = space_of(teacher, ("evit", "tome"))
+    return path, clock, space, *measured_costs(Study(teacher, space, clock, path.parent))
+
+
+def test_all_models_are_ready_before_the_first_is_timed(setting):
+    path, _, _, costs, seconds = setting
+    clock = clock_for(Place(torch.device("cpu"), 1, torch.float32), "eager", repeats=1)
+    plans = {"small": {"plan": Plan((128, 128)).to_json(), "predicted": costs.predict(Plan((128, 128)))}}
+    told = []
+    (row,) = time_plans(path, clock, seconds, plans, lambda: told.append("ready"))
+    assert told == ["ready"]
+    assert row["model"] == "small"
+    assert row["speedup"] > 1
+
+
+def test_a_check_holds_random_plans_against_the_clock_and_survives_a_lost_process(setting, tmp_path, monkeypatch):
+    path, clock, space, costs, seconds = setting
+    (tmp_path / "lean 2.json").write_text(json.dumps({
+        "target": "2 times", "hand": {},
+        "best": [{"plan": Plan((160, 160)).to_json(), "predicted": costs.predict(Plan((160, 160))), "family": "px"}],
+    }))  # fmt: skip
+    output = tmp_path / "checked.json"
+    Check(path, clock, costs, seconds).run(space, tmp_path, 2, 1, output)
+    result = json.loads(output.read_text())
+    assert [row["model"] for row in result["rows"]] == ["lean 2", "random 0", "random 1"]
+    assert result["plans_checked"] == 2
+    assert result["worst_error"] < 0.05
+
+    monkeypatch.setattr(plans_checked, "compile_together", lambda jobs, workers: [(job, None) for job in jobs])
+    Check(path, clock, costs, seconds).run(space, tmp_path, AT_ONCE, 2, output)
+    assert json.loads(output.read_text())["rows"] == []
+
+
+def test_random_plans_are_all_different_and_cost_less_than_the_model(setting):
+    _, _, space, costs, seconds = setting
+    plans = drawn(space, costs, seconds, 8)
+    assert len({str(plan) for plan in plans}) == 8
+    assert all(costs.predict(plan) < seconds for plan in plans)
