@@ -87,6 +87,14 @@ def merging(prefix: int, patches: int, merged: int, channels: int, sized: bool, 
         assert found[1].numel() == 0
 
 
+def merging_keeps_types(kind: torch.dtype) -> None:
+    """Sizes are as wide as those of the plain form, which compiled code counts on."""
+    x, decided = torch.randn(1, 9, 16).to(kind), match_keys.plain(torch.randn(1, 2, 8, 16))
+    given = (x, x, None, decided, 3, 1, None, None, 1e-6)
+    pairs = zip(merge_triton.launch(*given), merge_in_one_pass.plain(*given), strict=True)
+    assert all(found.dtype == truth.dtype for found, truth in pairs), kind
+
+
 def slimming(prefix: int, patches: int, mixtures: int, channels: int, kind: torch.dtype = torch.float32) -> None:
     """As for one image and as for many, whose programs take several strips each; tensors whole and as views."""
     x = torch.randn(2, 2 + prefix + patches, channels + 3).to(kind)[:, 1:-1, 3:]
@@ -170,6 +178,9 @@ def main() -> None:
     merging(1, 3, 1, 16, True, "shift")
     merging(0, 2, 1, 16, False, "")
     merging(3, 200, 90, 64, True, "scale")
+    merging(5, 9, 0, 40, True, "shift")
+    for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        merging_keeps_types(kind)
     for case in ((1, 21, 10, 24), (0, 77, 33, 50), (2, 30, 17, 200), (1, 1, 1, 3), (5, 64, 16, 32)):
         slimming(*case)
     slimming(1, 196, 70, 130, torch.float16)

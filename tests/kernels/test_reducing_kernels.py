@@ -1,5 +1,6 @@
 """Kernels of blocks that drop tokens and of blocks that pool: under Triton's interpreter, compiled, and on a GPU."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from leanformer.methods.evit.kernels.class_attention import (
 )
 from leanformer.methods.evit.kernels.reorganise import reorganise_in_one_pass
 from leanformer.methods.sit.kernels.slim import slim_in_one_pass
-from leanformer.methods.tome.kernels.match import match_keys
+from leanformer.methods.tome.kernels.match import HEAD_DIMS, match_keys, takes
 from leanformer.methods.tome.kernels.merge import merge_in_one_pass
 from leanformer.methods.tome.kernels.sized_attention import sized_attention
 from leanformer.speed.kernels.pool import pool_in_one_pass
@@ -140,8 +141,40 @@ def test_attention_by_size_agrees_with_float64_on_the_gpu(tokens_, dim):
     assert off(sized_attention(*half, size.cuda()), truth) < 1e-2
 
 
+def test_patches_are_matched_by_torch_where_a_chip_has_too_little_memory_for_the_kernel(monkeypatch):
+    triton = pytest.importorskip("triton")
+
+    class Full:
+        def __getitem__(self, grid):
+            raise triton.OutOfResources(131072, 101376, "shared memory")
+
+    kernel = importlib.import_module("leanformer.methods.tome.kernels.match_triton")
+    monkeypatch.setattr(kernel, "_match_kernel", Full())
+    keys = torch.randn(2, 3, 11, 16)
+    assert torch.equal(kernel.launch(keys), match_keys.plain(keys))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", HEAD_DIMS)
+def test_the_most_patches_that_are_matched_fit_into_the_memory_of_a_program_of_an_h200(dim):
+    triton = pytest.importorskip("triton")
+    kernel = importlib.import_module("leanformer.methods.tome.kernels.match_triton")._match_kernel
+    wide = next(each for each in (128, 64, 32, 16) if takes(torch.empty(1, 2, 2 * each, dim, device="meta")))
+    constants = {"HEADS": 2, "D": dim, "WIDE": wide}
+    types = {"keys_ptr": "*bf16", "decided_ptr": "*i64"}
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+    source = triton.compiler.ASTSource(
+        kernel, signature, {(kernel.arg_names.index(k),): v for k, v in constants.items()}
+    )
+    chip = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+    compiled = triton.compile(source, target=chip, options={"num_warps": 8})
+    assert compiled.metadata.shared <= 227 * 1024
+
+
 @on_gpu
-@pytest.mark.parametrize(("count", "patches", "dim"), [(3, 196, 64), (12, 183, 64), (6, 256, 32), (2, 9, 128)])
+@pytest.mark.parametrize(
+    ("count", "patches", "dim"), [(3, 196, 64), (12, 183, 64), (6, 256, 32), (2, 9, 128), (2, 128, 128)]
+)
 def test_patches_are_matched_on_the_gpu_as_in_float64(count, patches, dim):
     keys = torch.randn(64, 1 + patches, 3, count, dim)[:, 1:, 1].transpose(1, 2).bfloat16()  # a strided view
     found, truth = match_keys(keys.cuda()).cpu(), match_keys.plain(keys.double())

@@ -138,6 +138,15 @@ def test_merging_without_packed_sizes_is_the_same_in_float64_and_other_steps_wor
     assert STEPS[MERGING[1]].apply(lf.create("vit", depth=2, **SMALL)) is None
 
 
+def test_merging_in_one_pass_finds_pairs_with_the_digits_of_float32_under_autocast():
+    model = merged()
+    images = torch.randn(8, 3, 32, 32)
+    steps = (STEPS["merged tokens beside their sizes"], STEPS["tokens merged in one pass"])
+    new = steps[1].apply(steps[0].apply(model))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(new(images), model(images))
+
+
 @pytest.fixture
 def quick(tmp_path, monkeypatch):
     """Nothing is compiled, and what is remembered stays in this test."""

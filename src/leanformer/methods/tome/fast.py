@@ -7,10 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from ...core import H200, Block, Branch, LocalRewrite
+from ...layers.attention import without_autocast
 from ...layers.norms import plain_layer_norm
 from .attention import SizedAttention
-from .kernels.match import HEAD_DIMS as KEY_DIMS
-from .kernels.match import MOST_SOURCES, match_keys
+from .kernels.match import match_keys, takes
 from .kernels.merge import MOST_CHANNELS, merge_in_one_pass
 from .kernels.sized_attention import HEAD_DIMS, sized_attention
 from .merging import Match
@@ -75,7 +75,8 @@ class OnePassMergingRun(MergingRun):
         y, k = mix.attended(x, size)  # (B, N, C), (B, H, N, D)
         normed = isinstance(ffn, Branch) and plain_layer_norm(ffn.norm)
         norm: Any = (ffn.norm.weight, ffn.norm.bias, ffn.norm.eps) if normed else (None, None, 0.0)
-        u, z, size = merge_in_one_pass(mix.skip(x), y, size, mix.decided(k), pairs, mix.prefix, *norm)
+        with without_autocast(x):
+            u, z, size = merge_in_one_pass(mix.skip(x), y, size, mix.decided(k), pairs, mix.prefix, *norm)
         return (ffn.skip(u) + ffn.scaled(ffn.fn(z)) if normed else ffn(u)), size
 
 
@@ -89,8 +90,7 @@ class MatchInOneKernel(Match):
     """
 
     def forward(self, keys: Tensor) -> Tensor:
-        taken = keys.ndim == 4 and keys.shape[3] in KEY_DIMS and (keys.shape[2] + 1) // 2 <= MOST_SOURCES
-        return match_keys(keys) if taken else super().forward(keys)
+        return match_keys(keys) if takes(keys) else super().forward(keys)
 
 
 def with_run(blocks: nn.Sequential) -> nn.Sequential:

@@ -20,6 +20,18 @@ HEAD_DIMS = (16, 32, 64, 128)
 """Channels of a head that the kernel takes."""
 MOST_SOURCES = 128
 """How large S may be: 256 patches have so many."""
+MOST_NUMBERS = MOST_SOURCES * 64
+"""How large S·D may be: each number takes 16 bytes of the memory that a program's threads share, 227 KiB on an H200."""
+
+
+def takes(keys: Tensor) -> bool:
+    """Whether the kernel takes keys of this shape.
+
+    >>> takes(torch.zeros(1, 2, 196, 64)), takes(torch.zeros(1, 2, 196, 128)), takes(torch.zeros(1, 196, 64))
+    (True, False, False)
+    """
+    sources, dim = (keys.shape[-2] + 1) // 2, keys.shape[-1]
+    return keys.ndim == 4 and dim in HEAD_DIMS and sources <= MOST_SOURCES and sources * dim <= MOST_NUMBERS
 
 
 def _shapes(keys):

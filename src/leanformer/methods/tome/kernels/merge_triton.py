@@ -27,7 +27,7 @@ def launch(
     x, y, decided = x.contiguous(), y.contiguous(), decided.contiguous()
     u = x.new_empty(batch, tokens - merged, channels)
     z = torch.empty_like(u) if weight is not None else x.new_empty(0)
-    sizes = x.new_empty(batch, tokens - merged, dtype=torch.float32)
+    sizes = x.new_empty(batch, tokens - merged, dtype=torch.promote_types(x.dtype, torch.float32))
     wide = max(16, triton.next_power_of_2(channels))
     rows = max(1, NUMBERS // wide)
     sums = triton.cdiv(tokens - prefix - sources, rows)
