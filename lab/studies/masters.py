@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -46,6 +47,8 @@ class Masters:
     def share(self, runs: Iterable[tuple[Student, int]]) -> None:
         """Train the teachers of these runs that no other process is training: each takes another one, none waits.
 
+        One that fails ends nothing here: the rows that need it tell of it, and the others are worth having.
+
         Args:
             runs: Students, each with its seed.
         """
@@ -54,8 +57,12 @@ class Masters:
             if name in self.given or (name, seed) in self.known:
                 continue
             with file_lock(self._folder(name, seed)) as mine:
-                if mine and read_row(self._folder(name, seed)) is None:
+                if not mine or read_row(self._folder(name, seed)) is not None:
+                    continue
+                try:
                     self.known[name, seed] = self._opened(name, seed)
+                except Exception:
+                    traceback.print_exc()
 
     def _folder(self, name: str, seed: int) -> Path:
         return self.runs / (f"teacher-{name}-{seed}" if name else f"teacher-{seed}")

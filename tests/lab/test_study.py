@@ -219,6 +219,22 @@ def test_processes_share_out_the_teachers_before_any_row(tmp_path, monkeypatch):
     assert mine.get("", 0) == (None, 50.0)  # trained meanwhile; opened once a row needs it
 
 
+def test_a_shared_teacher_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    study = riformer(img_size=32, depths=(1, 1, 1, 1), dims=(8, 8, 16, 16))
+    runs = [(student, 0) for student in study.chosen("table7/identity|table9/12-pool")]
+
+    def opened(self, name, seed):
+        if name:
+            raise ValueError("no such teacher")
+        return None, 50.0
+
+    monkeypatch.setattr(Masters, "_opened", opened)
+    mine = Masters(study, Scale(data="x"), None, None, tmp_path, {})
+    mine.share(reversed(runs))
+    assert mine.known == {("", 0): (None, 50.0)}
+    assert "no such teacher" in capsys.readouterr().err
+
+
 def test_a_run_that_fails_does_not_stop_the_others(pack, tmp_path):
     def fails(teacher, epochs):
         raise ValueError("no such thing")
