@@ -221,6 +221,16 @@ def test_a_collapse_is_said_once():
     assert objective.notices() == []
 
 
+def test_answers_that_are_no_numbers_leave_the_centre_where_it_was():
+    objective = dino.DINO(SMALL, arrays(32)[0])
+    objective.prepare(backbone())
+    before = objective.centre.clone()
+    scores = torch.full((2, 4, SMALL.prototypes), float("nan"))
+    objective._remember(scores, scores[0, 0], torch.full_like(objective.spread, float("nan")))
+    assert torch.equal(objective.centre, before)
+    assert all(math.isfinite(figure) for figure in objective.figures().values())
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [

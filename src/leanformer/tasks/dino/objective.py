@@ -213,10 +213,17 @@ class DINO(Objective):
 
     @torch.no_grad()
     def _remember(self, teacher: Tensor, mean_answer: Tensor, spread: Tensor) -> None:
-        """Move the centre, and the averages by which a collapse is noticed."""
-        self.spread.lerp_(spread, 1 - MEMORY)
-        self.mean_answer.lerp_(mean_answer, 1 - MEMORY)
-        self.centre.copy_(moved_centre(self.centre, teacher, self.config.centre_momentum))
+        """Move the centre, and the averages by which a collapse is noticed.
+
+        Answers that are no numbers move nothing: the update is skipped, and what they leave here would stay for good.
+        """
+        moved = {
+            self.spread: self.spread.lerp(spread, 1 - MEMORY),
+            self.mean_answer: self.mean_answer.lerp(mean_answer, 1 - MEMORY),
+            self.centre: moved_centre(self.centre, teacher, self.config.centre_momentum),
+        }
+        for kept, new in moved.items():
+            kept.copy_(torch.where(new.isfinite().all(), new, kept))
 
 
 def _often(config: Config) -> Tensor:
