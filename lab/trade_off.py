@@ -19,7 +19,7 @@ TEACHER, LEAN, PIXELS = "as it is", "found by lean", "fewer pixels"
 
 
 def trade_off(
-    students: Path = Path("results/study_imagenet.json"),
+    students: tuple[Path, ...] = (Path("results/study_imagenet.json"),),
     times: Path = Path("results/lean_plans_h200.json"),
     epochs: int = 12,
     output: Path = Path("docs/accuracy_speed.svg"),
@@ -30,7 +30,7 @@ def trade_off(
     Example: python -m lab trade-off --times results/lean_plans_h200.json --output docs/accuracy_speed.svg
 
     Args:
-        students: The result file of `python -m lab imagenet`.
+        students: The result file of `python -m lab imagenet`, or several of one study with other seeds.
         times: A file of `python -m lab imagenet-times` or of `python -m lab plans --step check`.
         epochs: Students that were trained for so long are drawn.
         output: The file to write, .svg or .png.
@@ -38,7 +38,7 @@ def trade_off(
     """
     teacher = teacher_answers(folder)
     itself = {"model": "ViT-Ti", "kind": TEACHER, "speedup": 1.0, "top1": 100 * teacher.mean()}
-    rows = joined(read_rows(times), read_rows(students), epochs)
+    rows = joined(read_rows(times), [row for file in students for row in read_rows(file)], epochs)
     drawn = visualise.trade_off([itself, *rows], x="speedup", y="top1", by="kind")
     axis = drawn.plot.axes[0]
     for line in list(axis.lines):

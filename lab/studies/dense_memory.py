@@ -8,7 +8,7 @@ Detectors of small pictures wait for their data longer than for the device. So p
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -129,7 +129,7 @@ class DetectionInMemory(Detection):
             for image, (photo, part), (height, width) in zip(images, rows, sizes):
                 shown = part.of_image(photo.image)[None]
                 image[:, :height, :width] = F.interpolate(shown, (height, width), mode="bilinear")[0]
-            yield Batch((images - mean) / std, _objects(rows, sizes, whole, "masks" in data.has))
+            yield Batch((images - mean) / std, _objects(rows, sizes, "masks" in data.has))
 
     def answer(self, objective: Objective, student: Any, images: Any, targets: Any) -> Any:
         return student.learn(images, targets)
@@ -148,9 +148,7 @@ def seen_size(size: tuple[int, int], least: int, most: int) -> tuple[int, int]:
     return math.floor(size[0] * scale), math.floor(size[1] * scale)
 
 
-def _objects(
-    rows: Sequence[tuple[Photo, Part]], sizes: Sequence[tuple[int, int]], whole: tuple[int, ...], masks: bool
-) -> Objects:
+def _objects(rows: Sequence[tuple[Photo, Part]], sizes: Sequence[tuple[int, int]], masks: bool) -> Objects:
     """The objects of which something is left in the parts, as large as they are seen."""
     device, parts, counts = rows[0][0].image.device, [part for _, part in rows], [len(x.target.labels) for x, _ in rows]
     boxes = boxes_in(parts, torch.cat([photo.target.boxes for photo, _ in rows]), counts)  # (n, 4)
@@ -166,9 +164,9 @@ def _objects(
             shown = part.of_map(photo.target.masks.view(torch.uint8))
             shown = shown if whole_ones else shown[fine.nonzero()[:, 0].to(device)]
             targets[-1]["masks"] = F.interpolate(shown[None], size)[0] if len(shown) else shown.new_zeros(0, *size)
-    found = objects_of(targets, sizes, (whole[0], whole[1]))
+    found = objects_of(targets, sizes)
     moved = {name: x.to(device, non_blocking=True) for name, x in vars(found).items() if isinstance(x, Tensor)}
-    return Objects(**moved)
+    return replace(found, **moved)
 
 
 class SegmentationInMemory(Segmentation):

@@ -126,6 +126,7 @@ def time_group(group: list[Entry], how: Conditions, ready: Callable[[], None] | 
         how: device, dtype, forms, ….
         ready: called when all is compiled and only the timing is left.
     """
+    torch._dynamo.reset()  # it gives up on a piece of code after eight models, and groups before this one had some
     made, found = [_made(entry, how) for entry in group], []
     for entry, (model, picture) in zip(group, made):
         counted = count(model, tuple(picture.shape))

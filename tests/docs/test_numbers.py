@@ -137,7 +137,7 @@ def test_the_figure_is_that_of_the_result_files(tmp_path, capsys, monkeypatch):
 
 def test_the_figure_is_drawn_from_files_of_a_cpu_as_well(tmp_path, capsys):
     students, times = (ROOT / "results" / f"lean_search_{name}.json" for name in ("distilled_cpu", "cpu"))
-    trade_off(students, times, epochs=1, output=tmp_path / "drawn.svg", folder=ROOT / "results")
+    trade_off((students,), times, epochs=1, output=tmp_path / "drawn.svg", folder=ROOT / "results")
     assert "lean 1.5 (found by lean): 1.5483 and 73.2" in capsys.readouterr().out
     assert "(2 CPU cores, float32, batch 8)" in (tmp_path / "drawn.svg").read_text()
 

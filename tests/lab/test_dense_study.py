@@ -21,6 +21,8 @@ from lab.studies.dense_album import in_memory
 from lab.studies.dense_judging import pasted, run_lengths
 from lab.studies.dense_memory import DetectionInMemory, Part, parts_of
 from lab.studies.dense_rows import all_rows
+from lab.studies.dense_timing import Conditions as Timing
+from lab.studies.dense_timing import Entry, time_group
 from leanformer.data.batches import Plan, Stretch
 from leanformer.data.dense_open import open_scenes
 from leanformer.tasks import Detection
@@ -87,14 +89,15 @@ def test_boxes_of_a_part_lie_around_what_is_left_of_the_masks_and_draws_follow_f
     for batch in batches:
         objects = batch.labels
         for image, mask, box, size, there in zip(
-            batch.images, objects.masks[:, 0], objects.boxes[:, 0], objects.sizes.tolist(), objects.there[:, 0]
+            batch.images, objects.masks, objects.boxes[:, 0], objects.sizes.tolist(), objects.there[:, 0]
         ):
             height, width = size
             assert max(size) == 48
             assert not image[:, height:].any()
             assert not image[:, :, width:].any()
             if there:
-                own = mask[None, :height, :width]
+                own = mask[:1]
+                assert own.shape == (1, height, width)
                 found = masks_to_boxes(own) + torch.tensor([0, 0, 1, 1])
                 assert (found - box).abs().max() <= 2  # of the pixels of a part that was enlarged up to three times
                 bright = image[0, :height, :width] * 0.25 + 0.5 > 0.4
@@ -116,7 +119,8 @@ def test_batches_are_what_the_detector_makes_of_the_parts_itself(tmp_path, kind)
     torch.testing.assert_close(batch.images, seen.tensors, rtol=1e-4, atol=1e-5)
     for index, (target, (height, width)) in enumerate(zip(shown, seen.image_sizes)):
         torch.testing.assert_close(batch.labels.boxes[index], target["boxes"])
-        assert torch.equal(batch.labels.masks[index, :, :height, :width], target["masks"])
+        assert batch.labels.masks[index].shape[1:] == (height, width)
+        assert torch.equal(batch.labels.masks[index], target["masks"])
         assert torch.equal(batch.labels.labels[index], target["labels"])
 
 
@@ -266,6 +270,31 @@ def test_forms_that_fail_are_left_out_and_timing_waits_for_its_file_but_compiles
     assert list(times[f"{label} RePa 0.5"]["milliseconds"]) == ["eager"]
     assert command(tmp_path, "--step", "compile", "--go", str(go), "--only", label) == 0
     assert len(tried) == 2
+
+
+class Halved(torch.nn.Module):
+    """Stands for a segmenter: what gives its maps, and no head."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = torch.nn.Conv2d(3, 4, 2, 2)
+
+    def forward(self, images):
+        return self.features(images)
+
+
+def test_every_model_is_compiled_however_many_groups_a_process_times(monkeypatch):
+    made, original = [], torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **how: original(module, backend=count_graphs, **how))
+
+    def count_graphs(graph, inputs):
+        made.append(graph)
+        return graph
+
+    how = Timing(device=torch.device("cpu"), forms=("compiled backbone",), repeats=1)
+    for number in range(10):
+        time_group([Entry("", str(number), Halved, (3, 8, 8))], how)
+    assert len(made) == 10
 
 
 def test_an_adopted_row_comes_after_the_row_that_it_starts_from():

@@ -8,7 +8,7 @@ from torchvision.ops import MultiScaleRoIAlign, box_iou
 
 import leanformer as lf
 from leanformer.tasks.detector_regions import pool, rois_of
-from leanformer.tasks.detector_targets import Objects, decode, encode, match, sample
+from leanformer.tasks.detector_targets import Objects, decode, encode, match, objects_of, sample
 
 SIZES = ((64, 96), (80, 96), (96, 72), (96, 96))
 ALL = 100_000
@@ -129,3 +129,102 @@ def test_regions_are_pooled_as_torchvision_pools_them():
     regions, pooler = corners.flatten(2), MultiScaleRoIAlign(["0", "1", "2"], 7, 2, canonical_scale=56)
     theirs = pooler(maps, list(regions), [(256, 384)] * 2)
     torch.testing.assert_close(pool(maps, rois_of(regions), 256, pooler), theirs)
+
+
+@pytest.mark.parametrize("kind", ["faster_rcnn", "mask_rcnn"])
+def test_two_stages_learn_what_torchvisions_learn_of_boxes_beyond_the_edges_and_smaller_than_a_pixel(kind):
+    model = detector(kind)
+    model.rpn.fg_bg_sampler = model.roi_heads.fg_bg_sampler = BalancedPositiveNegativeSampler(ALL, 0.5)
+    images, targets = scenes((2, 2, 2, 2))
+    for target, (height, width) in zip(targets, SIZES):
+        target["boxes"] = torch.tensor([[-9.0, 7.0, 20.0, height + 9.0], [width - 0.4, 5.0, width, height - 5.0]])
+        target["masks"][:, 5:, :20] = target["masks"][:, :, -3:] = 1
+    theirs = detection.MaskRCNN.forward(model, images, targets)
+    assert_same(model, model(images, targets), theirs)
+
+
+@pytest.mark.parametrize("kind", ["faster_rcnn", "mask_rcnn"])
+def test_regions_that_are_no_numbers_are_left_out_as_torchvision_leaves_them_out(kind):
+    model = detector(kind)
+    model.rpn.fg_bg_sampler = model.roi_heads.fg_bg_sampler = BalancedPositiveNegativeSampler(ALL, 0.5)
+    images, targets = scenes()
+    for broken in (model.rpn.head.bbox_pred.bias[:1], model.backbone.fpn.inner_blocks[0][0].bias):
+        broken.data.fill_(float("nan"))  # as where half precision overflows, of which such an update is skipped
+        mine, theirs = model(images, targets), detection.MaskRCNN.forward(model, images, targets)
+        for name, loss in theirs.items():
+            torch.testing.assert_close(mine[name], loss, rtol=1e-4, atol=1e-6, equal_nan=True)
+    assert all(loss.isnan() for loss in mine.values())
+
+
+def test_targets_that_fit_neither_their_images_nor_the_classes_are_refused_in_words():
+    model = detector("mask_rcnn")
+    images, targets = scenes((2, 2, 1, 1))
+    one, two = targets[0], targets[1]
+    fewer = {"labels": two["labels"][:1]}
+    for changed, words in (
+        ([one, two], "4 images came with 2 targets: give one for each image"),
+        (
+            [one, {**two, "labels": torch.tensor([1, 4])}, *targets[2:]],
+            "target 1 has the label 4; .* 3 classes has 1 … 3",
+        ),
+        ([{**one, "labels": torch.tensor([0, 1])}, *targets[1:]], "target 0 has the label 0"),
+        ([one, {**two, **fewer}, *targets[2:]], "target 1 has 2 boxes and 1 labels: give one for each box"),
+        ([{**one, "masks": one["masks"][:1]}, *targets[1:]], "target 0 has 2 boxes and 1 masks"),
+        ([{**one, "masks": two["masks"]}, *targets[1:]], "masks of target 0 are 80 x 96, its image 64 x 96"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model(images, changed)
+    for corner in ("nan", "inf"):
+        wrong = {**one, "boxes": torch.tensor([[3.0, 3.0, 9.0, 9.0], [3.0, 3.0, 9.0, float(corner)]])}
+        with pytest.raises(AssertionError, match=r"Found invalid box .* for target at index 0"):
+            model(images, [wrong, *targets[1:]])
+
+
+def test_labels_may_be_any_whole_numbers_and_those_of_a_picture_without_objects_anything():
+    model, (images, targets) = detector("retinanet"), scenes()
+    other = [{**each, "labels": each["labels"].to(torch.uint8 if len(each["labels"]) else torch.float32)}
+             for each in targets]  # fmt: skip
+    assert model(images, other) == model(images, targets)
+    assert objects_of(other, SIZES).labels.dtype == torch.long
+
+
+@pytest.mark.parametrize("kind", ["retinanet", "faster_rcnn"])
+def test_a_detector_of_boxes_looks_at_no_masks(kind):
+    model, (images, targets) = detector(kind), scenes()
+    plain = [{name: each[name] for name in ("boxes", "labels")} for each in targets]
+    torch.manual_seed(2)
+    wanted = model(images, plain)
+    for some in ([targets[0], *plain[1:]], [{**plain[0], "masks": torch.zeros(5, 7, 7)}, *targets[1:]]):
+        torch.manual_seed(2)
+        assert model(images, some) == wanted
+
+
+def test_masks_are_as_many_and_as_large_as_those_of_their_picture():
+    _, targets = scenes((40, 1, 0, 2))
+    kept = objects_of(targets, SIZES).masks
+    assert all(mask.data_ptr() == each["masks"].data_ptr() for mask, each in zip(kept, targets, strict=True))
+
+
+def test_anchors_are_made_anew_for_another_generator():
+    model, (images, targets) = detector("retinanet"), scenes()
+    before, generator = model(images, targets), model.anchor_generator
+    halved = tuple(tuple(side / 2 for side in sides) for sides in generator.sizes)
+    model.anchor_generator = type(generator)(halved, generator.aspect_ratios)
+    theirs = detection.RetinaNet.forward(model, images, [{**each, "labels": each["labels"] - 1} for each in targets])
+    after = model(images, targets)
+    torch.testing.assert_close(after["bbox_regression"], theirs["bbox_regression"])
+    assert after["bbox_regression"] != before["bbox_regression"]
+
+
+def test_a_retinanet_of_half_precision_learns_what_torchvisions_learns():
+    model, (images, targets) = detector("retinanet").bfloat16(), scenes()
+    images = [image.bfloat16() for image in images]
+    theirs = detection.RetinaNet.forward(model, images, [{**each, "labels": each["labels"] - 1} for each in targets])
+    mine = model(images, targets)
+    torch.testing.assert_close(mine["bbox_regression"], theirs["bbox_regression"], rtol=1e-5, atol=0)
+    torch.testing.assert_close(mine["classification"], theirs["classification"], rtol=2**-6, atol=0)
+
+
+def test_an_objects_own_box_is_not_to_be_moved_at_all():
+    boxes = 1000 + torch.rand(200, 2, 2, generator=torch.Generator().manual_seed(0)).sort(1)[0].flatten(1)
+    assert not encode(boxes, boxes, (10.0, 10.0, 5.0, 5.0)).any()

@@ -15,7 +15,7 @@ from torchvision.ops import FeaturePyramidNetwork
 
 from .autocast import keep_places_exact
 from .detector_options import Options
-from .detector_targets import Objects, check_boxes, check_targets, objects_of
+from .detector_targets import Objects, check_objects, check_targets, objects_of
 from .fast import optimize_features
 from .pyramid import Features, random_images
 
@@ -67,11 +67,13 @@ class Detector(nn.Module):
             images: each (C, H, W), between 0 and 1.
             targets: boxes, labels and masks of each.
         """
-        check_targets(targets, masks=getattr(getattr(self, "roi_heads", None), "mask_head", None) is not None)
-        seen, shown = self.transform(list(images), list(targets))  # type: ignore[arg-type]
-        check_boxes([target["boxes"] for target in shown])
-        whole = (seen.tensors.shape[2], seen.tensors.shape[3])
-        return self.learn(seen.tensors, objects_of(shown, seen.image_sizes, whole))
+        masks = getattr(getattr(self, "roi_heads", None), "mask_head", None) is not None
+        names = ("boxes", "labels", "masks") if masks else ("boxes", "labels")
+        check_targets(targets, images, names)
+        plain = [{name: target[name] for name in names} for target in targets or ()]
+        seen, shown = self.transform(list(images), plain)
+        check_objects(shown, self.num_classes)
+        return self.learn(seen.tensors, objects_of(shown, seen.image_sizes))
 
     def anchors(self, generator: Any, images: Tensor, maps: Sequence[Tensor]) -> Tensor:
         """The anchors of all maps, (A, 4); those of the last size are kept.
@@ -81,7 +83,7 @@ class Detector(nn.Module):
             images: (B, C, H, W).
             maps: each (B, C, H, W).
         """
-        key = (images.shape[2:], *(x.shape[2:] for x in maps), maps[0].dtype, maps[0].device)
+        key = (generator, images.shape[2:], *(x.shape[2:] for x in maps), maps[0].dtype, maps[0].device)
         if self._anchors is None or self._anchors[0] != key:
             size = (images.shape[2], images.shape[3])
             self._anchors = key, generator(ImageList(images, [size]), list(maps))[0]

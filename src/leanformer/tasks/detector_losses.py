@@ -9,6 +9,7 @@ are: hundreds of times an update. Here all places are computed and those that do
 B batch, M most objects of a picture, A anchors, S sampled places, K classes.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,8 +51,8 @@ def anchor_losses(
 
 def _wanted_moves(objects: Objects, found: Tensor, shows: Tensor, anchors: Tensor, coder: Any) -> Tensor:
     """How places are to be moved onto their objects, (B, A, 4); not at all where they show none."""
-    boxes = of_matched(objects.boxes, found).to(anchors.dtype)
-    return torch.where(shows[..., None], encode(boxes, anchors, coder.weights), 0.0)
+    moves = encode(of_matched(objects.boxes, found), anchors, coder.weights)
+    return torch.where(shows[..., None], moves, 0.0)
 
 
 def proposal_losses(
@@ -104,20 +105,23 @@ def region_losses(
     return surprise, torch.where(flat > 0, apart, 0.0).sum() / (flat >= 0).sum()
 
 
-def mask_loss(logits: Tensor, rois: Tensor, numbers: Tensor, labels: Tensor, masks: Tensor) -> Tensor:
+def mask_loss(
+    logits: Tensor, regions: Tensor, numbers: Tensor, labels: Tensor, counts: Sequence[int], masks: Sequence[Tensor]
+) -> Tensor:
     """Cross-entropy of the pixels of the masks of regions that show an object.
 
     Args:
         logits: (n, K + 1, s, s).
-        rois: (n, 5), the number of the picture and the region.
+        regions: (n, 4), those of the first picture, then those of the second, ….
         numbers: (n,), which object of its picture.
         labels: (n,), from 1.
-        masks: (B, M, H, W).
+        counts: regions of each picture.
+        masks: (m, height, width) of each picture.
     """
-    if not len(rois):
+    if not len(regions):
         return logits.sum() * 0
-    rows = rois[:, 0] * masks.shape[1] + numbers.to(rois.dtype)
+    rois = torch.cat([numbers[:, None].to(regions.dtype), regions], 1).split([*counts])
     side = logits.shape[-1]
-    wanted = roi_align(masks.flatten(0, 1)[:, None].to(rois.dtype), torch.cat([rows[:, None], rois[:, 1:]], 1), side)
-    own = logits[torch.arange(len(rois), device=rois.device), labels]  # (n, s, s)
-    return F.binary_cross_entropy_with_logits(own, wanted[:, 0])
+    wanted = [roi_align(mask[:, None].to(regions.dtype), part, side) for mask, part in zip(masks, rois) if len(part)]
+    own = logits[torch.arange(len(regions), device=regions.device), labels]  # (n, s, s)
+    return F.binary_cross_entropy_with_logits(own, torch.cat(wanted)[:, 0])

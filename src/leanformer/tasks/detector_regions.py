@@ -3,7 +3,7 @@
     anchors + moves → most likely ones a map → cut at the edges → suppressed among their likes → regions (B, P, 4)
     regions and the objects' own boxes → sampled (B, S, 4) → pooled from the map that suits their size
 
-Only the suppression goes picture by picture. As in torchvision, whose modules are used for their settings.
+Only the suppression and the masks go picture by picture. As in torchvision, whose modules are used for their settings.
 
 B batch, P most regions of a picture, S sampled ones, C channels.
 """
@@ -48,6 +48,7 @@ def propose(
     scores = objectness.gather(1, places).sigmoid()
     fine = ((boxes[..., 2:] - boxes[..., :2]) >= network.min_size).all(2) & (scores >= network.score_thresh)
     scores = torch.where(fine, scores, -1.0)  # last in the order: these suppress nothing that counts
+    boxes = torch.where(fine[..., None], boxes, 0.0)  # they may be no numbers
     apart = boxes + level[:, None] * (boxes.amax((1, 2), keepdim=True) + 1)  # boxes of other maps overlap nowhere
     kept = [nms(b, s, network.nms_thresh)[: network.post_nms_top_n()] for b, s in zip(apart, scores)]
     index, there = padded(kept)  # (B, P)
@@ -98,11 +99,13 @@ def learn_regions(
     losses = {"loss_classifier": classes, "loss_box_reg": boxes}
     if heads.has_mask():
         assert objects.masks is not None
+        counts = (labels > 0).sum(1).tolist()  # the device is waited for
         rows = (labels.flatten() > 0).nonzero()[:, 0]
         seen = heads.mask_head(pool(maps, rois[rows], height, heads.mask_roi_pool))
         losses["loss_mask"] = mask_loss(
-            heads.mask_predictor(seen), rois[rows], found.flatten()[rows], labels.flatten()[rows], objects.masks
-        )
+            heads.mask_predictor(seen), rois[rows, 1:], found.flatten()[rows], labels.flatten()[rows], counts,
+            objects.masks,
+        )  # fmt: skip
     return losses
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torchvision.ops import box_iou
 
 BELOW, BETWEEN = -1, -2
 """Matches of anchors that show the background, and of those that are neither learnt as that nor as an object."""
@@ -33,23 +34,20 @@ class Objects:
     """(B, M): whether there is such an object; the others only fill the tensors up."""
     sizes: Tensor
     """(B, 2): height and width of each picture; the rest of its part of the batch is padding."""
-    masks: Tensor | None = None
-    """(B, M, H, W), their edges repeated to the edges of the batch."""
+    masks: tuple[Tensor, ...] | None = None
+    """Those of each picture, (n, height, width); as many and as large as they are, or they would fill the device."""
 
 
-def objects_of(
-    targets: Sequence[dict[str, Tensor]], sizes: Sequence[tuple[int, int]], whole: tuple[int, int]
-) -> Objects:
+def objects_of(targets: Sequence[dict[str, Tensor]], sizes: Sequence[tuple[int, int]]) -> Objects:
     """The targets of torchvision's convention as tensors of one shape.
 
     Args:
         targets: boxes, labels and masks of each picture, as large as the network sees it.
         sizes: height and width of each picture.
-        whole: height and width of the batch.
 
     >>> one = {"boxes": torch.tensor([[0.0, 0.0, 4.0, 4.0]]), "labels": torch.tensor([3])}
     >>> none = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)}
-    >>> objects_of([one, none], [(8, 8), (8, 6)], (8, 8)).there
+    >>> objects_of([one, none], [(8, 8), (8, 6)]).there
     tensor([[ True],
             [False]])
     """
@@ -66,41 +64,59 @@ def objects_of(
         )
 
     there = on(device, [[m < count for m in range(most)] for count in counts])
-    masks = _masks(targets, sizes, (most, *whole)) if "masks" in targets[0] else None
-    return Objects(filled("boxes"), filled("labels"), there, on(device, sizes), masks)
+    masks = tuple(target["masks"] for target in targets) if "masks" in targets[0] else None
+    return Objects(filled("boxes"), filled("labels").long(), there, on(device, sizes), masks)
 
 
-def check_targets(targets: Sequence[dict[str, Tensor]] | None, masks: bool) -> None:
-    """Refuse targets that a detector cannot learn from, as torchvision does.
+def check_targets(targets: Sequence[dict[str, Tensor]] | None, images: Sequence[Tensor], names: Sequence[str]) -> None:
+    """Refuse targets that a detector cannot learn from, as torchvision does, and those that do not fit their images.
 
     Args:
         targets: one for each image.
-        masks: whether masks are needed.
+        images: each (C, H, W).
+        names: what each target has to hold: boxes, labels and perhaps masks.
     """
     torch._assert(targets is not None, "targets should not be none when in training mode")
-    for target in targets or ():
+    targets = targets or ()
+    if len(targets) != len(images):
+        raise ValueError(f"{len(images)} images came with {len(targets)} targets: give one for each image")
+    for index, (target, image) in enumerate(zip(targets, images)):
+        for name in names:
+            if name not in target:
+                raise ValueError(f"Every element of targets should have a {name} key")
         boxes = target["boxes"]
         torch._assert(isinstance(boxes, Tensor), f"Expected target boxes to be of type Tensor, got {type(boxes)}.")
         flat = boxes.ndim == 2 and boxes.shape[1] == 4
         torch._assert(flat, f"Expected target boxes to be a tensor of shape [N, 4], got {boxes.shape}.")
-        for name in ("labels", "masks") if masks else ("labels",):
-            if name not in target:
-                raise ValueError(f"Every element of targets should have a {name} key")
+        for name in names:
+            if len(target[name]) != len(boxes):
+                found = f"{len(boxes)} boxes and {len(target[name])} {name}"
+                raise ValueError(f"target {index} has {found}: give one for each box")
+        if "masks" in names and len(boxes) and target["masks"].shape[-2:] != image.shape[-2:]:
+            sizes = " x ".join(map(str, target["masks"].shape[-2:])), " x ".join(map(str, image.shape[-2:]))
+            raise ValueError(f"the masks of target {index} are {sizes[0]}, its image {sizes[1]}: make them as large")
 
 
-def check_boxes(boxes: Sequence[Tensor]) -> None:
-    """Refuse boxes without area, as torchvision does; the device is waited for once.
+def check_objects(targets: Sequence[dict[str, Tensor]], classes: int) -> None:
+    """Refuse boxes without area, as torchvision does, and labels of no class; the device is waited for once.
 
     Args:
-        boxes: (n, 4) of each picture.
+        targets: boxes and labels of each picture.
+        classes: how many there are.
     """
-    every = torch.cat([*boxes])
-    wrong = (every[:, 2:] <= every[:, :2]).any(1)
+    boxes, labels = (torch.cat([target[name] for target in targets]) for name in ("boxes", "labels"))
+    sides = boxes[:, 2:] - boxes[:, :2]
+    flat = ~((sides > 0) & sides.isfinite()).all(1)
+    wrong = flat | (labels < 1) | (labels > classes)
     if wrong.any():
         first = int(wrong.nonzero()[0])
-        index = next(i for i in range(len(boxes)) if first < sum(map(len, boxes[: i + 1])))
-        found = f"Found invalid box {every[first].tolist()} for target at index {index}."
-        raise AssertionError(f"All bounding boxes should have positive height and width. {found}")
+        index = next(i for i in range(len(targets)) if first < sum(len(each["boxes"]) for each in targets[: i + 1]))
+        if flat[first]:
+            found = f"Found invalid box {boxes[first].tolist()} for target at index {index}."
+            raise AssertionError(f"All bounding boxes should have positive height and width. {found}")
+        raise ValueError(
+            f"target {index} has the label {labels[first].item()}; a detector of {classes} classes has 1 … {classes}"
+        )
 
 
 def on(device: torch.device, values: Any, dtype: torch.dtype | None = None) -> Tensor:
@@ -110,44 +126,6 @@ def on(device: torch.device, values: Any, dtype: torch.dtype | None = None) -> T
     tensor([1, 2])
     """
     return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
-
-
-def _masks(targets: Sequence[dict[str, Tensor]], sizes: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> Tensor:
-    found = targets[0]["masks"].new_zeros(len(targets), *shape)
-    for new, target, (height, width) in zip(found, targets, sizes):
-        new[: len(target["masks"]), :height, :width] = target["masks"]
-        repeat_edges(new, height, width)
-    return found
-
-
-def repeat_edges(maps: Tensor, height: int, width: int) -> None:
-    """Fill what lies below and to the right of maps (M, H, W) by their last row and column, in place.
-
-    Args:
-        maps: with their own pixels in the upper left corner.
-        height: of these pixels.
-        width: of these pixels.
-    """
-    if height < maps.shape[1]:
-        maps[:, height:, :width] = maps[:, height - 1 : height, :width]
-    if width < maps.shape[2]:
-        maps[:, :, width:] = maps[:, :, width - 1 : width]
-
-
-def overlaps(boxes: Tensor, anchors: Tensor) -> Tensor:
-    """Intersection over union of boxes (…, M, 4) and anchors (…, A, 4): (…, M, A).
-
-    >>> overlaps(torch.tensor([[0.0, 0.0, 4.0, 4.0]]), torch.tensor([[0.0, 0.0, 4.0, 2.0], [5.0, 5.0, 9.0, 9.0]]))
-    tensor([[0.5000, 0.0000]])
-    """
-    one, other = boxes[..., :, None, :], anchors[..., None, :, :]
-    sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
-    shared = sides[..., 0] * sides[..., 1]  # (…, M, A)
-    return shared / (_area(boxes)[..., :, None] + _area(anchors)[..., None, :] - shared)
-
-
-def _area(boxes: Tensor) -> Tensor:
-    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
 @torch.no_grad()
@@ -168,7 +146,7 @@ def match(objects: Objects, anchors: Tensor, matcher: Any) -> Tensor:
 
 
 def _matched(boxes: Tensor, there: Tensor, anchors: Tensor, matcher: Any) -> Tensor:
-    quality = torch.where(there[..., None], overlaps(boxes.to(anchors.dtype), anchors), -1.0)  # (B, M, A)
+    quality = torch.where(there[..., None], box_iou(boxes, anchors), -1.0)  # (B, M, A)
     best, index = quality.max(1)  # (B, A)
     found = torch.where(best < matcher.low_threshold, BELOW, torch.where(best < matcher.high_threshold, BETWEEN, index))
     if not matcher.allow_low_quality_matches:
@@ -227,12 +205,9 @@ def encode(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
     >>> encode(torch.tensor([[2.0, 0.0, 6.0, 4.0]]), torch.tensor([[0.0, 0.0, 4.0, 4.0]]), (1, 1, 1, 1))
     tensor([[0.5000, 0.0000, 0.0000, 0.0000]])
     """
-    sides = anchors[..., 2:] - anchors[..., :2]
-    wanted = boxes[..., 2:] - boxes[..., :2]
-    shift = (boxes[..., :2] + 0.5 * wanted - anchors[..., :2] - 0.5 * sides) / sides
-    return torch.cat([shift, (wanted / sides).log()], -1) * torch.tensor(
-        weights, dtype=boxes.dtype, device=boxes.device
-    )
+    sides, wanted = (each[..., 2:] - each[..., :2] for each in (anchors, boxes))
+    shift = ((boxes[..., :2] + 0.5 * wanted) - (anchors[..., :2] + 0.5 * sides)) / sides  # 0 for the same box, exactly
+    return torch.cat([shift, (wanted / sides).log()], -1) * on(boxes.device, weights, boxes.dtype)
 
 
 def decode(moves: Tensor, anchors: Tensor, coder: Any) -> Tensor:
@@ -245,7 +220,7 @@ def decode(moves: Tensor, anchors: Tensor, coder: Any) -> Tensor:
     """
     sides = anchors[..., 2:] - anchors[..., :2]
     x, y, w, h = coder.weights
-    centre = moves[..., :2] / _pair(x, y, moves) * sides + anchors[..., :2] + 0.5 * sides
+    centre = moves[..., :2] / _pair(x, y, moves) * sides + (anchors[..., :2] + 0.5 * sides)
     half = 0.5 * (moves[..., 2:] / _pair(w, h, moves)).clamp(max=coder.bbox_xform_clip).exp() * sides
     return torch.cat([centre - half, centre + half], -1)
 

@@ -2,9 +2,10 @@
 
     images → [resize, normalise, pad] → features → FPN → heads → boxes, labels, scores (and masks)
 
-Anchors, matching, losses, RoI pooling and suppression are torchvision's. Labels are 1 … K for K classes, in targets
-and in answers, in all three; 0 is the background. An anchor is 4 (RetinaNet) or 8 strides wide, and RetinaNet's two
-coarsest maps come from the last one of the backbone, as in the papers.
+Anchors, matching, losses, RoI pooling and suppression are torchvision's; those of training are computed for all
+pictures of a batch at once (`detector_losses`). Labels are 1 … K for K classes, in targets and in answers, in all
+three; 0 is the background. An anchor is 4 (RetinaNet) or 8 strides wide, and RetinaNet's two coarsest maps come from
+the last one of the backbone, as in the papers.
 
 K classes, B batch, A anchors at a place.
 """
