@@ -3,24 +3,31 @@
 Runs are queued in order. A run whose row stands in the result file is skipped, one that was cut short goes on, and the
 file is written after every run, so that a study can be stopped and started at any time. The same command started
 several times shares the queue: on one GPU, one process compiles while another one trains.
+
+Tables of a paper share rows under several names. What begins from the same weights and learns the same from the same
+teachers is trained once; the other row says whose numbers it has.
 """
 
 import copy
 import dataclasses
+import hashlib
+import json
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from leanformer.core import calibrate, card_of, fuse
+from leanformer.core import calibrate, card_json, card_of, fuse
 from leanformer.data import Data, sample_images
 from leanformer.measure import commit, count, record, write_result
+from leanformer.train import Recipe
 
 from .file_lock import file_lock, read_row, write_row
 from .masters import Masters, accuracy, recipe_of, train_run
-from .rows import has_row, known_speeds, rows_in
+from .rows import MEASURED, has_row, known_speeds, rows_in
 from .scale import Scale
 from .student import Student, Study
 
@@ -64,7 +71,7 @@ def run_study(
                 continue
             masters.get(student.made_from, seed)  # without it there is no row at all
             try:
-                row = read_row(folder) or _run(study, student, masters, scale, train, val, folder, seed)
+                row = read_row(folder) or _run(study, student, masters, scale, train, val, folder, seed, output)
             except Exception as error:  # the rows after this one are worth having
                 traceback.print_exc()
                 failed.append(f"{student.name}, seed {seed}: {error}")
@@ -97,7 +104,8 @@ def _folder_name(student: Student, scale: Scale, seed: int) -> str:
 
 
 def _run(
-    study: Study, student: Student, masters: Masters, scale: Scale, train: Data, val: Data, folder: Path, seed: int
+    study: Study, student: Student, masters: Masters, scale: Scale, train: Data, val: Data, folder: Path, seed: int,
+    output: Path,
 ) -> dict[str, Any]:  # fmt: skip
     teacher, teacher_top1 = masters.get(student.made_from, seed)
     torch.manual_seed(seed)
@@ -105,14 +113,22 @@ def _run(
     if student.calibrate:
         images = sample_images(teacher, train, student.calibrate, seed=seed).to(scale.torch_device)
         model = calibrate(model, teacher, images)
-    before = accuracy(model, val, scale)
     recipe = recipe_of(study, scale, scale.epochs).replace(**student.changes)
+    named: dict[str, Any] = {
+        "student": student.name, "kind": student.kind, "paper_top1": student.paper,
+        "command": scale.command_of(student.name, seed),
+    }  # fmt: skip
+    what = _digest(model, recipe, student, {"seed": seed, **scale.facts(), "teacher_epochs": scale.teacher_epochs})
+    twin = next((row for row in rows_in(output) if row.get("run") == what), None)
+    if twin is not None:
+        return {**{key: fact for key, fact in twin.items() if key not in MEASURED}, **named, "same_as": twin["student"]}
+    before = accuracy(model, val, scale)
     result = train_run(model, recipe, scale, train, val, folder, seed, masters.of(student, seed), student.objective)
     assert result.evaluation is not None
     size = count(fuse(copy.deepcopy(result.model).cpu(), verify=False))
     return {
-        "student": student.name,
-        "kind": student.kind,
+        **named,
+        "run": what,
         "seed": seed,
         **scale.facts(),
         "before": before,
@@ -126,11 +142,20 @@ def _run(
         "macs": size.macs,
         "train_seconds": round(result.seconds, 1),
         "train_images": len(train),
-        "paper_top1": student.paper,
         "methods": [repr(method) for method in card_of(result.model).methods],
-        "command": scale.command_of(student.name, seed),
         "commit": commit(),
     }
+
+
+def _digest(model: nn.Module, recipe: Recipe, student: Student, scale: Mapping[str, Any]) -> str:
+    """The same for two rows whose training is the same: model, weights, recipe, objective, teachers and scale."""
+    roles = dict.fromkeys(student.teachers, student.made_from) | dict(student.others)
+    facts = [card_json(model), recipe.to_json(), student.objective, student.calibrate, sorted(roles.items()), scale]
+    found = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(name.encode())
+        found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()[:16]
 
 
 def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, Any]) -> None:

@@ -352,3 +352,18 @@ def test_every_student_of_the_vit_study_can_be_made():
     models = [student.make(teacher, 12) for student in {student.kind: student for student in study.students}.values()]
     assert all(model.num_classes == 3 for model in models)
     assert {type(method) for model in models for method in model.card.methods} >= {EViT, RePa}
+
+
+def test_rows_that_are_the_same_run_are_trained_once(pack, tmp_path):
+    assert run(pack, tmp_path, "--only", "table7/affine|table8/riformer|table7/identity-features") == 0
+    rows = {row["student"]: row for row in rows_in(tmp_path / "study.json")}
+    twin, own, other = (
+        rows[name] for name in ("table8/riformer_s12", "table7/affine-imitation", "table7/identity-features")
+    )
+    assert twin["same_as"] == own["student"]
+    assert all(twin[key] == own[key] for key in ("run", "before", "top1", "macs", "train_seconds"))
+    assert twin["command"].endswith("--only table8/riformer_s12")
+    assert twin["speedup"]["eager"] > 0
+    assert len(list((tmp_path / "runs").glob("table*/model.safetensors"))) == 2
+    assert other["run"] != own["run"]
+    assert "same_as" not in own.keys() | other.keys()
