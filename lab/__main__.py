@@ -49,6 +49,7 @@ def suite(
     fp8: bool = False,
     search: bool = False,
     workers: int = 1,
+    go: Path | None = None,
     dry_run: bool = False,
     output: Path | None = None,
 ) -> int:
@@ -70,13 +71,14 @@ def suite(
             the speed-ups.
         search: For families: lf.optimize with its search as well; with one worker alone.
         workers: Compile so many backbones at the same time; they are still timed in turn.
+        go: A file. With several workers timing begins when it is there; other work may go on until then.
         dry_run: Tiny models at a tiny batch, once: does every row run here?
         output: Write the result as JSON as rows come; the same command at the same commit goes on where it stopped.
     """
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() and name != "cpu" else "cpu"))
     options = Options(
         device=chosen, dtype=dtype or ("bfloat16" if chosen.type == "cuda" else "float32"), batches=batches,
-        repeats=1 if dry_run else repeats, only=only, fp8=fp8, workers=workers, dry_run=dry_run, output=output,
+        repeats=1 if dry_run else repeats, only=only, fp8=fp8, workers=workers, go=go, dry_run=dry_run, output=output,
     )  # fmt: skip
     return run_families(options, search) if name == "families" else run_suite(name, options)
 

@@ -2,25 +2,37 @@
 
 Compiling takes a core for many seconds and the device hardly ever; timing needs the device for itself. So each job runs
 in a process of its own up to the point where only its timing is left, and waits there until it is called.
+
+    python -m lab suite gpu --workers 8 --go runs/quiet
+
+Several commands, and trainings beside them, share a device like this: each compiles at once, and times when its own
+file is there.
 """
 
 import multiprocessing
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+from leanformer.measure import console
 
 Job = Callable[..., Any]
 """A picklable call that returns its result; given `ready`, it calls that once when all but the timing is done."""
+PAUSE = 0.1
+"""Seconds between two looks for the file that lets timing begin."""
 
 
-def compile_together(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Any]]:
+def compile_together(jobs: Sequence[Job], workers: int, go: Path | None = None) -> Iterator[tuple[Job, Any]]:
     """Run jobs, so many compiling at a time and one timing at a time; yields each with its result.
 
     Args:
         jobs: what to run. A job that fails in a process of its own has the result None.
         workers: processes at a time. One is this process: its jobs run one after the other, and what they raise is
             raised.
+        go: a file; jobs in processes of their own are timed when it is there.
 
     >>> list(compile_together([], workers=2))
     []
@@ -29,10 +41,10 @@ def compile_together(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, A
         yield from ((job, job()) for job in jobs)
         return
     for first in range(0, len(jobs), workers):
-        yield from _in_processes(jobs[first : first + workers])
+        yield from _in_processes(jobs[first : first + workers], go)
 
 
-def _in_processes(jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+def _in_processes(jobs: Sequence[Job], go: Path | None) -> Iterator[tuple[Job, Any]]:
     """All jobs prepare at the same time; when none is preparing any more, they finish one by one."""
     context = multiprocessing.get_context("spawn")
     lines: list[Connection] = []
@@ -46,6 +58,7 @@ def _in_processes(jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
             lines.append(mine)
             processes.append(process)
         prepared = [_hear(line)[0] == "ready" for line in lines]
+        wait_for(go)
         for job, line, process, fine in zip(jobs, lines, processes, prepared, strict=True):
             if fine:
                 line.send("go")
@@ -55,6 +68,21 @@ def _in_processes(jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
         for process in processes:
             process.terminate()
             process.join()
+
+
+def wait_for(go: Path | None) -> None:
+    """Return when the device may be timed.
+
+    Args:
+        go: the file whose being there says so; None: at once.
+
+    >>> wait_for(None)
+    """
+    if go is None or go.exists():
+        return
+    console().print(f"compiled; timing waits for {go}", highlight=False, markup=False)
+    while not go.exists():
+        time.sleep(PAUSE)
 
 
 def _child(job: Job, line: Connection) -> None:

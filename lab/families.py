@@ -97,7 +97,9 @@ def run_families(options: Options, search: bool = False) -> int:
     known = {(row.label, row.dtype): row for row in done if ("searched" in row.forms) >= search}
     jobs = [job for job in _jobs(options, search) if (job.blank.label, options.dtype) not in known]
     rows = list(known.values())
-    for job, found in track(compile_together(jobs, options.workers), description="families", total=len(jobs)):
+    for job, found in track(
+        compile_together(jobs, options.workers, options.go), description="families", total=len(jobs)
+    ):
         rows.append(found or replace(job.blank, failed="its process ended early"))
         if options.output is not None:
             write_result(record(kind, [row.row() for row in rows], options.device), options.output)

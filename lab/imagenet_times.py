@@ -7,18 +7,19 @@ Speed does not depend on what was learnt, so that nothing has to be trained firs
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import torch
 
 import leanformer as lf
 from leanformer.core import fold
 from leanformer.measure import choose, commit, console, record, write_result
 
 from .arguments import device_of
+from .compile_together import compile_together
 from .contest import Conditions, Contest, run_contests
 from .contest_table import contest_table
-from .imagenet import pruned_students, students
+from .fresh_device import fresh_device
+from .imagenet import Build, pruned_students, students
 from .photographs import teacher_of, timms_vit, unlabelled
 
 AT_ONCE = 6
@@ -34,6 +35,8 @@ def imagenet_times(
     device: str | None = None,
     dtype: str | None = None,
     repeats: int = 7,
+    workers: int = 1,
+    go: Path | None = None,
     output: Path = Path("results/study_imagenet_times.json"),
 ) -> None:
     """Time the students of the study on photographs beside timm's ViT-Ti and the optimised one.
@@ -49,21 +52,42 @@ def imagenet_times(
         device: cpu or cuda; by default the GPU if there is one.
         dtype: bfloat16 on a GPU, float32 on a CPU by default.
         repeats: How often each form is timed.
+        workers: Processes that compile side by side; they still time in turn.
+        go: A file. With several workers timing begins when it is there; other work may go on until then.
         output: The result file.
     """
     place = device_of(device)
-    teacher = teacher_of(checkpoint)
     kind = dtype or ("bfloat16" if place.type == "cuda" else "float32")
     conditions = Conditions(device=place, batch=batch, dtype=kind, repeats=repeats)
-    photos = functools.cache(functools.partial(unlabelled, data, None))
-    builds = students(plans) | pruned_students(checkpoint, photos)
-    chosen = choose(builds, only)
+    together = functools.partial(_together, checkpoint, data, plans, conditions)
+    chosen = choose(_builds(checkpoint, data, plans), only)
+    jobs = [functools.partial(together, chosen[i : i + AT_ONCE]) for i in range(0, len(chosen), AT_ONCE)]
     found: list[Contest] = []
-    for start in range(0, len(chosen), AT_ONCE):
-        leans = {name: fold(builds[name](teacher)) for name in chosen[start : start + AT_ONCE]}
-        backbone = fold(lf.apply(teacher))
-        found += run_contests("vit_tiny_patch16_224", timms_vit(checkpoint), backbone, leans, conditions)
-        torch.compiler.reset()
+    for job, contests in compile_together(jobs, workers, go):
+        if contests is None:
+            console().print(f"not timed, its process ended early: {', '.join(job.args[-1])}", highlight=False)
+        found += contests or []
         rows = [{"model": contest.label, **contest.row(), "commit": commit()} for contest in found]
         write_result(record("imagenet times", rows, place), output)  # what is timed is kept
     console().print(contest_table(found))
+
+
+def _builds(checkpoint: Path, data: str, plans: Path | None) -> dict[str, Build]:
+    photos = functools.cache(functools.partial(unlabelled, data, None))
+    return students(plans) | pruned_students(checkpoint, photos)
+
+
+def _together(
+    checkpoint: Path,
+    data: str,
+    plans: Path | None,
+    conditions: Conditions,
+    names: Sequence[str],
+    ready: Callable[[], None] | None = None,
+) -> list[Contest]:
+    """Some students, timed in turn with each other and with all forms of the teacher."""
+    teacher, builds = teacher_of(checkpoint), _builds(checkpoint, data, plans)
+    with fresh_device(conditions.device):
+        leans = {name: fold(builds[name](teacher)) for name in names}
+        backbone = fold(lf.apply(teacher))
+        return run_contests("vit_tiny_patch16_224", timms_vit(checkpoint), backbone, leans, conditions, ready=ready)

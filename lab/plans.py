@@ -70,6 +70,7 @@ def plans(
     repeats: int = 7,
     seed: int = 0,
     workers: int = 1,
+    go: Path | None = None,
     distilled: Path | None = None,
     folder: Path = Path("runs/plans"),
     output: Path = Path("results/lean_plans.json"),
@@ -100,6 +101,7 @@ def plans(
         repeats: How often each model is timed.
         seed: Of the search.
         workers: Processes that compile side by side for the step check; they still time in turn.
+        go: For the step check: a file. With several workers timing begins when it is there.
         distilled: What `python -m lab imagenet --plans FOLDER` wrote, for the step table.
         folder: For what the steps leave to each other.
         output: The result file.
@@ -127,7 +129,7 @@ def plans(
                 raise ValueError("the step judge needs labelled photographs; give --judge")
             judge_plans(study.folder, explorer.judge, judge, photos, output)
     if step == "check" or (step == "all" and runtime != "macs"):
-        Check(checkpoint, study.clock, costs, seconds).run(space, folder, random_plans, workers, output)
+        Check(checkpoint, study.clock, costs, seconds).run(space, folder, random_plans, workers, output, go)
 
 
 def _place(device: str | None, batch: int, dtype: str | None) -> Place:

@@ -43,7 +43,9 @@ class Check:
     costs: Costs
     seconds: float
 
-    def run(self, space: Space, folder: Path, random_plans: int, workers: int, output: Path) -> None:
+    def run(
+        self, space: Space, folder: Path, random_plans: int, workers: int, output: Path, go: Path | None = None
+    ) -> None:
         """Measure the plans of a folder and random ones; what is measured is kept, whatever happens to the rest.
 
         Args:
@@ -52,6 +54,7 @@ class Check:
             random_plans: how many are drawn at random.
             workers: processes that compile side by side; they still time in turn.
             output: the result file.
+            go: a file that lets timing begin.
         """
         wanted = found_plans(folder)
         for index, plan in enumerate(drawn(space, self.costs, self.seconds, random_plans)):
@@ -61,7 +64,7 @@ class Check:
         jobs = [functools.partial(time_plans, self.checkpoint, self.clock, self.seconds, group) for group in groups]
         about: dict[str, Any] = {"teacher_seconds": self.seconds, "batch": place.batch, "dtype": str(place.dtype)}
         rows: list[dict[str, Any]] = []
-        for job, found in compile_together(jobs, workers):
+        for job, found in compile_together(jobs, workers, go):
             if found is None:
                 console().print(f"not timed, its process ended early: {', '.join(job.args[-1])}", highlight=False)
             rows += found or []

@@ -38,6 +38,7 @@ class Options:
     only: str = ""
     fp8: bool = False
     workers: int = 1
+    go: Path | None = None
     dry_run: bool = False
     output: Path | None = None
 
@@ -64,7 +65,7 @@ def run_suite(name: str, options: Options) -> int:
     groups = list(_groups(name, options, done))
     papers = {entry.label: entry.paper for entry, _ in SUITES[name](options.batches)}
     missing, contests = 0, [_contest(row) for row in rows]
-    for _, found in track(compile_together(groups, options.workers), description=name, total=len(groups)):
+    for _, found in track(compile_together(groups, options.workers, options.go), description=name, total=len(groups)):
         missing += found is None
         contests += found or []
         rows += [_row(contest, papers) for contest in found or []]

@@ -21,13 +21,11 @@ import leanformer as lf
 from leanformer.measure import Timing, console, count, interleave, shared_kernels
 from leanformer.tasks.pyramid import features_of, with_features
 
-from ..compile_together import compile_together
+from ..compile_together import compile_together, wait_for
 
 FORMS = ("eager", "backbone", "compiled backbone", "optimised")
 QUICK = ("eager", "backbone")
 """Forms that need no compiler; of the others the last one comes first."""
-PAUSE = 0.1
-"""Seconds between two looks for the file that lets timing begin."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,6 @@ class Conditions:
     def over(self) -> bool:
         """Whether what is not compiled by now is left out."""
         return self.go is not None and self.go.exists()
-
-    def wait(self) -> None:
-        """Return when timing may begin."""
-        while self.go is not None and not self.go.exists():
-            time.sleep(PAUSE)
 
 
 @dataclass(frozen=True)
@@ -126,7 +119,7 @@ def time_group(group: list[Entry], how: Conditions, ready: Callable[[], None] | 
         how: device, dtype, forms, ….
         ready: called when all is compiled and only the timing is left.
     """
-    torch._dynamo.reset()  # it gives up on a piece of code after eight models, and groups before this one had some
+    torch.compiler.reset()  # it gives up on a piece of code after eight models, and groups before this one had some
     made, found = [_made(entry, how) for entry in group], []
     for entry, (model, picture) in zip(group, made):
         counted = count(model, tuple(picture.shape))
@@ -145,7 +138,7 @@ def time_group(group: list[Entry], how: Conditions, ready: Callable[[], None] | 
     def then() -> None:
         if ready is not None:
             ready()
-        how.wait()
+        wait_for(how.go)
 
     timings = interleave(calls, how.device, how.repeats, ready=then if ready or how.go else None)
     return [_filled(row, entry, timings, how.forms) for row, entry in zip(found, group)]

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from lab import compile_together as compile_together_module
 from lab.compile_together import compile_together
 
 
@@ -34,6 +35,14 @@ def test_jobs_prepare_together_and_are_timed_in_turn_and_one_that_fails_costs_no
 def test_more_jobs_than_workers_all_run():
     names = ("a", "b", "c")
     assert [result[0] for _, result in compile_together([partial(job, name) for name in names], workers=2)] == [*names]
+
+
+def test_what_is_compiled_is_timed_when_the_file_is_there(monkeypatch, tmp_path):
+    quiet = tmp_path / "quiet"
+    monkeypatch.setattr(compile_together_module.time, "sleep", lambda seconds: quiet.touch())  # while it waits
+    jobs = [partial(job, name) for name in ("a", "b")]
+    found = [result for _, result in compile_together(jobs, workers=2, go=quiet)]
+    assert all(prepared < quiet.stat().st_mtime < start for _, prepared, start, _ in found)
 
 
 def lasting(folder, name, ready):

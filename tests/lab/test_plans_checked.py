@@ -50,7 +50,7 @@ def test_a_check_holds_random_plans_against_the_clock_and_survives_a_lost_proces
     assert result["plans_checked"] == 2
     assert result["worst_error"] < 0.05
 
-    monkeypatch.setattr(plans_checked, "compile_together", lambda jobs, workers: [(job, None) for job in jobs])
+    monkeypatch.setattr(plans_checked, "compile_together", lambda jobs, workers, go: [(job, None) for job in jobs])
     Check(path, clock, costs, seconds).run(space, tmp_path, AT_ONCE, 2, output)
     assert json.loads(output.read_text())["rows"] == []
 

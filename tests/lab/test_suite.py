@@ -133,7 +133,7 @@ def test_a_loss_beyond_noise_is_told_for_each_form():
 
 def test_a_loss_is_an_exit_code(monkeypatch):
     lost = FamilyRow("swin_transformer", "swin", "", 1, "float32", ratios={"optimised": 0.9})
-    monkeypatch.setattr(families, "compile_together", lambda jobs, workers: [(job, lost) for job in jobs])
+    monkeypatch.setattr(families, "compile_together", lambda jobs, workers, go: [(job, lost) for job in jobs])
     assert main(["suite", "families", "--device", "cpu", "--only", "swin_transformer: backbone batch 1."]) == 1
 
 
