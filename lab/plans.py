@@ -10,6 +10,7 @@ python -m lab plans --runtime macs --gmacs 0.62 0.72 --targets 1.5 2 2.5 3 --ste
 """
 
 import json
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from leanformer.search.judge import Judge
 from leanformer.search.plan import Plan, Space, space_of
 
 from .arguments import device_of
+from .compile_together import wait_for
 from .imagenet import LEAN
 from .photographs import photographs, teacher_of, unlabelled
 from .plans_by_hand import by_hand
@@ -101,7 +103,7 @@ def plans(
         repeats: How often each model is timed.
         seed: Of the search.
         workers: Processes that compile side by side for the step check; they still time in turn.
-        go: For the step check: a file. With several workers timing begins when it is there.
+        go: For the steps costs and check (with several workers): a file. What is compiled is timed when it is there.
         distilled: What `python -m lab imagenet --plans FOLDER` wrote, for the step table.
         folder: For what the steps leave to each other.
         output: The result file.
@@ -113,7 +115,7 @@ def plans(
     study = Study(teacher, space, clock_for(_place(device, batch, dtype), runtime, repeats), folder)
     folder.mkdir(parents=True, exist_ok=True)
     if step in ("costs", "all"):
-        costs, seconds = measured_costs(study)
+        costs, seconds = measured_costs(study, go)
         (folder / "costs.json").write_text(json.dumps({"costs": costs.to_json(), "teacher": seconds}))
     kept = json.loads((folder / "costs.json").read_text())
     costs, seconds = Costs.from_json(kept["costs"]), kept["teacher"]
@@ -147,10 +149,25 @@ def _pool(data: str | None, judge: str | None, most: int) -> Arrays:
     return Arrays.unlabelled(photographs(judge)["choose"].images[:most])
 
 
-def measured_costs(study: Study) -> tuple[Costs, float]:
-    """The table of costs on this device, and what the teacher's own optimised form takes a batch."""
-    timed = study.clock.models(whole_models(study.teacher, study.space))
-    costs = measure_costs(study.teacher, study.space, study.clock)
+def measured_costs(study: Study, go: Path | None = None) -> tuple[Costs, float]:
+    """The table of costs on this device, and what the teacher's own optimised form takes a batch.
+
+    Args:
+        study: the teacher, what plans are made of, and the clock.
+        go: a file; nothing is timed before it is there.
+    """
+    whole = whole_models(study.teacher, study.space)
+    if go is not None:
+        with tempfile.TemporaryDirectory() as folder:  # the compiler finds them again when they are timed
+            for model in whole.values():
+                study.clock.whole(model, Path(folder))
+
+    def compiled(ready: int, total: int) -> None:
+        if ready == total - study.clock.repeats:
+            wait_for(go)
+
+    costs = measure_costs(study.teacher, study.space, study.clock, compiled)
+    timed = study.clock.models(whole)
     calibrate_scale(costs, study.space, {name: timing.median for name, timing in timed.items()})
     return costs, timed[study.space.sizes[0]].median
 
