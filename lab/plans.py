@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from leanformer.data import Arrays, sample_images
 from leanformer.measure import console
 from leanformer.search.clock import MACS_A_SECOND, Clock, Place, clock_for
-from leanformer.search.cost import Costs, calibrate_scale
+from leanformer.search.cost import Costs, fit_to_whole_models
 from leanformer.search.cost_table import measure_costs, whole_models
 from leanformer.search.explore import Explorer
 from leanformer.search.judge import Judge
@@ -156,7 +156,7 @@ def measured_costs(study: Study, go: Path | None = None) -> tuple[Costs, float]:
         study: the teacher, what plans are made of, and the clock.
         go: a file; nothing is timed before it is there.
     """
-    whole = whole_models(study.teacher, study.space)
+    whole = whole_models(study.teacher, study.space, study.clock)
     if go is not None:
         with tempfile.TemporaryDirectory() as folder:  # the compiler finds them again when they are timed
             for model in whole.values():
@@ -168,7 +168,7 @@ def measured_costs(study: Study, go: Path | None = None) -> tuple[Costs, float]:
 
     costs = measure_costs(study.teacher, study.space, study.clock, compiled)
     timed = study.clock.models(whole)
-    calibrate_scale(costs, study.space, {name: timing.median for name, timing in timed.items()})
+    fit_to_whole_models(costs, study.space, {name: timing.median for name, timing in timed.items()})
     return costs, timed[study.space.sizes[0]].median
 
 

@@ -11,7 +11,7 @@ import leanformer as lf
 from leanformer.core import blocks_of, fold
 from leanformer.search.choose import Chooser, told
 from leanformer.search.clock import Part, Place, clock_for
-from leanformer.search.cost import LAST, calibrate_scale
+from leanformer.search.cost import LAST, fit_to_whole_models
 from leanformer.search.cost_table import _example, _kinds, measure_costs, whole_models
 from leanformer.search.directions import Direction, starts, varied, with_another
 from leanformer.search.distil import Distiller
@@ -46,7 +46,7 @@ def explored() -> Explorer:
     pixels = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     judge = Judge(teacher, space, lambda size: torch.nn.functional.interpolate(pixels, size))
     costs = measure_costs(teacher, space, clock_for(HERE, "macs"))
-    calibrate_scale(costs, space, {SIZE: 1.0})
+    fit_to_whole_models(costs, space, {SIZE: 1.0})
     return Explorer(space, costs, judge, few=8)
 
 
@@ -161,8 +161,8 @@ def test_multiplications_of_plans_that_change_the_number_of_tokens_are_predicted
     teacher = lf.create("vit", img_size=side, patch_size=8, embed_dim=width, depth=4, num_heads=2, num_classes=5)
     space, clock, draw = space_of(teacher, (name,)), clock_for(HERE, "macs"), random.Random(0)
     costs = measure_costs(teacher, space, clock)
-    whole = clock.models(whole_models(teacher, space))
-    calibrate_scale(costs, space, {each: timing.median for each, timing in whole.items()})
+    whole = clock.models(whole_models(teacher, space, clock))
+    fit_to_whole_models(costs, space, {each: timing.median for each, timing in whole.items()})
     for _ in range(12):
         blocks = draw.sample(space.choices[name].blocks, draw.randint(1, 3))
         shares = {block: draw.uniform(0.02, space.choices[name].most) for block in blocks}
@@ -284,9 +284,11 @@ def test_what_lies_outside_of_blocks_is_found_and_sums_are_right_at_every_size(f
     teacher = backbone(family)
     space, clock = space_of(teacher), clock_for(HERE, "macs")
     costs = measure_costs(teacher, space, clock)
-    seconds = {name: timing.median for name, timing in clock.models(whole_models(teacher, space)).items()}
-    calibrate_scale(costs, space, seconds)
-    assert costs.scale == pytest.approx(1.0, abs=0.02)  # the sum of all parts is the whole
+    seconds = {name: timing.median for name, timing in clock.models(whole_models(teacher, space, clock)).items()}
+    fit_to_whole_models(costs, space, seconds)
+    assert costs.factors[1] == pytest.approx(
+        [1.0] * len(costs.factors[1]), abs=0.02
+    )  # the sum of all parts is the whole
     assert 0 < costs.outside[space.sizes[0]] < seconds[LAST] < seconds[space.sizes[0]]
     for size in space.sizes:
         whole = clock.models({size: fold(Plan(size).build(teacher))})[size].median

@@ -69,6 +69,11 @@ class Clock:
     counts: ClassVar[tuple[float, ...]] = (1.0, 0.82, 0.65, 0.5, 0.36, 0.24, 0.15, 0.06)
     """Shares of the most tokens at which parts are timed; what reduces in every block ends with few."""
 
+    @property
+    def in_steps(self) -> bool:
+        """Whether time has steps over the number of tokens: a GPU works in tiles."""
+        return self.place.device.type != "cpu"
+
     def whole(self, model: nn.Module, folder: Path) -> Call:
         """A call of a fused model on a batch, as a user would make it; `folder` is for files."""
         raise NotImplementedError

@@ -1,9 +1,10 @@
 """What a plan costs on this device: the sum of its parts, each timed here in the form that will run.
 
-    T(plan) = scale · ( outside(size) + Σ_blocks seam(N₀, share) + mix(N) + ffn(N') + overhead of the reduction )
+    T(plan) = outside(size) + Σ_blocks f(N) · ( seam(N₀, share) + mix(N) + overhead of the reduction ) + f(N') · ffn(N')
 
-A part is timed at a few token counts and interpolated between them. `scale` makes the sum of the unchanged model's
-parts what the unchanged model really takes; what lies outside of blocks follows from the model with one block alone.
+A part is timed at a few token counts and interpolated between them. `f` makes the sum of the unchanged model's parts
+what the unchanged model really takes at each image size that was timed, each of which is another number of tokens; what
+lies outside of blocks follows from the model with one block alone.
 Tokens become fewer behind the token mixer of a block, at an overhead, or in the seam before it, by a part of its own.
 N₀ tokens that come to a block, N into its token mixer, N' behind it.
 """
@@ -36,20 +37,21 @@ class Costs:
         seams: method that makes tokens fewer in the seam before a block → (share, what that takes there), the smallest
             share first.
         outside: image size → seconds of what is not in a block (embedding, norm, head).
+        factors: shares of the tokens that a block has in the unchanged model at its own size, and what the seconds of
+            its parts are multiplied by where it has so many.
         kinds: block → its kind: blocks of one structure and width are timed once.
-        tokens: image size → tokens into each block, for the unchanged model.
+        tokens: image size → tokens into each block, for the unchanged model; its own size is the first.
         prefix: tokens that are no patches.
-        scale: what the sum is multiplied by.
     """
 
     parts: dict[tuple[str, int, str], Curve] = field(default_factory=dict)
     overheads: dict[str, tuple[Curve, Curve]] = field(default_factory=dict)
     seams: dict[str, list[tuple[float, Curve]]] = field(default_factory=dict)
     outside: dict[tuple[int, int], float] = field(default_factory=dict)
+    factors: tuple[list[float], list[float]] = field(default_factory=lambda: ([1.0], [1.0]))
     kinds: list[int] = field(default_factory=list)
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     prefix: int = 0
-    scale: float = 1.0
 
     def part(self, name: str, block: int, variant: str, tokens: int) -> float:
         """Seconds of one part of one block at so many tokens."""
@@ -67,6 +69,10 @@ class Costs:
         shares, curves = zip(*self.seams[name])
         return float(np.interp(share, shares, [np.interp(tokens, *curve) for curve in curves]))
 
+    def factor(self, block: int, tokens: int) -> float:
+        """What the parts of a block take in a whole model, over what they take alone, at so many tokens."""
+        return float(np.interp(tokens / next(iter(self.tokens.values()))[block], *self.factors))
+
     def predict(self, plan: Plan) -> float:
         """Seconds a batch of the plan's model, fused and optimised.
 
@@ -83,19 +89,20 @@ class Costs:
             left: tokens that come to each block, and those behind its token mixer.
         """
         ffn, gone, seams = plan.acting_on("ffn"), plan.acting_on("mixer"), plan.reducing("pre")
+        reducing = plan.reducing("mix")
+        first = min(reducing, default=len(left))
         total = self.outside[plan.size]
         for block, (before, behind) in enumerate(left):
-            if block in seams:
-                total += self.seam(*seams[block], before)
             mixed = behind if block in seams else before
-            total += self.part("mix", block, "gone" if block in gone else "", mixed)
-            total += self.part("ffn", block, f"{ffn[block][1]:g}" if block in ffn else "", behind)
-        reducing = plan.reducing("mix")
-        for block in range(min(reducing, default=len(left)), len(left)):
-            name = reducing[block][0] if block in reducing else reducing[min(reducing)][0]
-            counts, seconds = self.overheads[name][0 if block in reducing else 1]
-            total += float(np.interp(left[block][0], counts, seconds))
-        return self.scale * total
+            front = self.part("mix", block, "gone" if block in gone else "", mixed)
+            if block in seams:
+                front += self.seam(*seams[block], before)
+            if block >= first:
+                counts, seconds = self.overheads[reducing.get(block, reducing[first])[0]][0 if block in reducing else 1]
+                front += float(np.interp(before, counts, seconds))
+            ffn_behind = self.part("ffn", block, f"{ffn[block][1]:g}" if block in ffn else "", behind)
+            total += self.factor(block, mixed) * front + self.factor(block, behind) * ffn_behind
+        return total
 
     def to_json(self) -> dict[str, Any]:
         """The table as plain JSON values; `from_json` reads them."""
@@ -105,7 +112,7 @@ class Costs:
             "seams": {name: [[share, *curve] for share, curve in timed] for name, timed in self.seams.items()},
             "outside": [[*size, seconds] for size, seconds in self.outside.items()],
             "tokens": [[*size, counts] for size, counts in self.tokens.items()],
-            "kinds": self.kinds, "prefix": self.prefix, "scale": self.scale,
+            "kinds": self.kinds, "prefix": self.prefix, "factors": self.factors,
         }  # fmt: skip
 
     @classmethod
@@ -120,7 +127,7 @@ class Costs:
             },
             outside={(height, width): seconds for height, width, seconds in data["outside"]},
             tokens={(height, width): counts for height, width, counts in data["tokens"]},
-            kinds=data["kinds"], prefix=data["prefix"], scale=data["scale"],
+            kinds=data["kinds"], prefix=data["prefix"], factors=tuple(data["factors"]),
         )  # fmt: skip
 
 
@@ -147,11 +154,12 @@ def tokens_by_block(plan: Plan, tokens: Sequence[int], prefix: int) -> list[tupl
     return counts
 
 
-def calibrate_scale(costs: Costs, space: Space, seconds: Mapping[Any, float]) -> None:
-    """Let predictions agree with whole unchanged models: the scale, and what lies outside of blocks by size.
+def fit_to_whole_models(costs: Costs, space: Space, seconds: Mapping[Any, float]) -> None:
+    """Let predictions agree with whole unchanged models, at every image size at which one was timed.
 
-    Both follow from the model as it is and with one block alone. What it takes beyond its blocks at another size
-    counts as outside of them, and lies between the sizes that were timed in proportion to the pixels.
+    What lies outside of blocks follows from the model as it is and with one block alone, and is in proportion to the
+    pixels at other sizes. All else that a whole model takes is its blocks', so that it tells what parts take in company
+    at its number of tokens: a GPU works in tiles, and a few tokens more can take a third more time.
 
     Args:
         costs: changed in place.
@@ -160,19 +168,21 @@ def calibrate_scale(costs: Costs, space: Space, seconds: Mapping[Any, float]) ->
             it takes with its last block alone; nothing lies outside of blocks where that is not known.
     """
     own, blocks = space.sizes[0], {}
+    costs.outside, costs.factors = dict.fromkeys(space.sizes, 0.0), ([1.0], [1.0])
     for size in space.sizes:
-        costs.outside[size], costs.scale = 0.0, 1.0
         blocks[size] = costs.predict(Plan(size))
-    most = seconds[own] / blocks[own]
-    costs.scale = most
+    outside = 0.0
     if LAST in seconds:
         tokens, last = costs.tokens[own][-1], len(costs.kinds) - 1
         others = blocks[own] - costs.part("mix", last, "", tokens) - costs.part("ffn", last, "", tokens)
-        costs.scale = max((1 - MOST_OUTSIDE) * most, min(most, (seconds[own] - seconds[LAST]) / others))
-    pixels = {size: size[0] * size[1] / (own[0] * own[1]) for size in space.sizes}
-    timed = sorted((pixels[size], seconds[size] / costs.scale - blocks[size]) for size in pixels if size in seconds)
-    if len(timed) == 1:
-        timed = [(0.0, 0.0), *timed]
-    known, outside = zip(*timed)
-    for size in space.sizes:
-        costs.outside[size] = float(np.interp(pixels[size], known, outside))
+        a_block = (seconds[own] - seconds[LAST]) / others  # for each second of its parts
+        outside = min(MOST_OUTSIDE * seconds[own], max(0.0, seconds[own] - a_block * blocks[own]))
+    for height, width in space.sizes:
+        costs.outside[height, width] = outside * height * width / (own[0] * own[1])
+    timed = sorted(
+        (sum(costs.tokens[size]) / sum(costs.tokens[own]), (seconds[size] - costs.outside[size]) / blocks[size])
+        for size in space.sizes
+        if size in seconds
+    )
+    shares, factors = zip(*timed)
+    costs.factors = list(shares), list(factors)

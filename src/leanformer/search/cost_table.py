@@ -75,15 +75,16 @@ def _enter(costs: Costs, space: Space, seconds: dict[Any, float]) -> None:
         costs.seams[name] = list(timed.items())
 
 
-def whole_models(teacher: nn.Module, space: Space) -> dict[Any, nn.Module]:
-    """The unchanged model, fused, at its own and its smallest size, and with its last block alone: for the scale.
+def whole_models(teacher: nn.Module, space: Space, clock: Clock) -> dict[Any, nn.Module]:
+    """The unchanged model, fused, at image sizes that tell what its parts take in company, and its last block alone.
 
     Args:
         teacher: the unchanged model.
         space: what the search may choose from.
+        clock: where time has steps every size is wanted, else the largest and the smallest.
     """
-    ends = dict.fromkeys((space.sizes[0], space.sizes[-1]))
-    models: dict[Any, nn.Module] = {size: fold(Plan(size).build(teacher)) for size in ends}
+    sizes = space.sizes if clock.in_steps else dict.fromkeys((space.sizes[0], space.sizes[-1]))
+    models: dict[Any, nn.Module] = {size: fold(Plan(size).build(teacher)) for size in sizes}
     others = list(blocks_of(models[space.sizes[0]]))[:-1]
     if not others:
         return models

@@ -17,7 +17,7 @@ from ..data.samples import sample_images
 from ..speed import load
 from .choose import MISSED, Chooser, told
 from .clock import clock_for
-from .cost import Costs, calibrate_scale
+from .cost import Costs, fit_to_whole_models
 from .cost_table import measure_costs, whole_models
 from .distil import Distiller
 from .explore import Explorer
@@ -83,13 +83,13 @@ class Job:
         """The table of costs, scaled to whole models; timed here or read from the folder."""
         if "costs" in self.entries:
             return Costs.from_json(self.entries["costs"])
-        models = whole_models(self.teacher, self.space)
+        models = whole_models(self.teacher, self.space, self.clock)
         with self.progress.step("timing the model as it is", len(models) + self.clock.repeats) as done:
             timed = self.clock.models(models, done)
         own = timed[self.space.sizes[0]]
         with self.progress.step("timing its parts", 100) as done:
             costs = measure_costs(self.teacher, self.space, self.clock, lambda now, of: done(round(100 * now / of)))
-        calibrate_scale(costs, self.space, {name: timing.median for name, timing in timed.items()})
+        fit_to_whole_models(costs, self.space, {name: timing.median for name, timing in timed.items()})
         self.entries["teacher"] = {"seconds": own.median, "spread": own.spread}
         self.entries["costs"] = costs.to_json()
         self.record.keep()

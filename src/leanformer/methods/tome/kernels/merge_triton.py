@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ....layers.kernels.rows_triton import store_normed
 
+FEWEST = 32
+"""Places for sources in a row of a program: Triton 3.6 cannot add up along rows that are much shorter than a warp."""
 NUMBERS, WARPS = 1024, 2
 """How many numbers a program writes, and its warps: many small programs keep more of the memory's bandwidth busy."""
 
@@ -36,7 +38,7 @@ def launch(
         x, y, x if size is None else size.to(torch.float32).contiguous(), decided,
         x if weight is None else weight, x if bias is None else bias, u, z, sizes,
         batch, tokens, merged, prefix, eps,
-        SOURCES=sources, MOST=triton.next_power_of_2(sources), SUMS=sums, C=channels, WIDE=wide, ROWS=rows,
+        SOURCES=sources, MOST=max(FEWEST, triton.next_power_of_2(sources)), SUMS=sums, C=channels, WIDE=wide, ROWS=rows,
         SIZED=size is not None, NORM=weight is not None, SHIFT=bias is not None, num_warps=WARPS,
     )  # fmt: skip
     return u, z, sizes
