@@ -3,6 +3,7 @@
 costs    timed once, alone on the device       search   for each target, on photographs without labels
 judge    top-1 and agreement of these plans on labelled photographs, without training
 check    predicted against measured time, for the plans chosen and for random ones
+again    what the table of costs predicts of the plans in the file that check wrote, with every unchanged model in it
 table    all of it, and what `python -m lab imagenet --plans FOLDER` made of the plans by distillation, side by side
 
 With --runtime macs nothing is timed, so that any machine will do:
@@ -32,6 +33,7 @@ from .arguments import device_of
 from .compile_together import wait_for
 from .imagenet import LEAN
 from .photographs import photographs, teacher_of, unlabelled
+from .plans_again import Timed, predict_again
 from .plans_by_hand import by_hand
 from .plans_checked import Check
 from .plans_judged import judge_plans
@@ -54,7 +56,7 @@ class Study:
 def plans(
     checkpoint: Path,
     data: str | None = None,
-    step: Literal["costs", "search", "judge", "check", "table", "all"] = "all",
+    step: Literal["costs", "search", "judge", "check", "again", "table", "all"] = "all",
     judge: str | None = None,
     photos: int = 800,
     targets: tuple[float, ...] = LEAN,
@@ -84,8 +86,8 @@ def plans(
     Args:
         checkpoint: Weights of vit_tiny_patch16_224.
         data: Photographs without labels, for choosing; by default the half of --judge that no model is judged by.
-        step: costs (nothing else may run then), search, judge, check (nothing else may run then either), table (what
-            judge, check and a study of the plans found, side by side), or all.
+        step: costs (nothing else may run then), search, judge, check (nothing else may run then either), again (what
+            check found, predicted anew), table (what judge, check and a study of the plans found), or all.
         judge: Labelled photographs, for the step judge.
         photos: How many of them.
         targets: Speed-ups over the optimised model.
@@ -110,15 +112,17 @@ def plans(
     """
     if step == "table":
         return plans_table(output, distilled)
+    if step == "again":
+        return predict_again(output)
     teacher = teacher_of(checkpoint)
     space = space_of(teacher, methods or None)
     study = Study(teacher, space, clock_for(_place(device, batch, dtype), runtime, repeats), folder)
     folder.mkdir(parents=True, exist_ok=True)
     if step in ("costs", "all"):
-        costs, seconds = measured_costs(study, go)
-        (folder / "costs.json").write_text(json.dumps({"costs": costs.to_json(), "teacher": seconds}))
-    kept = json.loads((folder / "costs.json").read_text())
-    costs, seconds = Costs.from_json(kept["costs"]), kept["teacher"]
+        costs, whole = measured_costs(study, go)
+        (folder / "costs.json").write_text(json.dumps(Timed(costs, whole).to_json()))
+    timed = Timed.from_json(json.loads((folder / "costs.json").read_text()))
+    costs, seconds = timed.costs, timed.teacher
     wanted = {f"{target:g} times": seconds / target for target in targets}
     wanted |= {f"{giga:g} GMACs": giga * 1e9 * batch / MACS_A_SECOND for giga in gmacs}
     if step in ("search", "judge", "all"):
@@ -131,7 +135,7 @@ def plans(
                 raise ValueError("the step judge needs labelled photographs; give --judge")
             judge_plans(study.folder, explorer.judge, judge, photos, output)
     if step == "check" or (step == "all" and runtime != "macs"):
-        Check(checkpoint, study.clock, costs, seconds).run(space, folder, random_plans, workers, output, go)
+        Check(checkpoint, study.clock, timed).run(space, folder, random_plans, workers, output, go)
 
 
 def _place(device: str | None, batch: int, dtype: str | None) -> Place:
@@ -149,8 +153,8 @@ def _pool(data: str | None, judge: str | None, most: int) -> Arrays:
     return Arrays.unlabelled(photographs(judge)["choose"].images[:most])
 
 
-def measured_costs(study: Study, go: Path | None = None) -> tuple[Costs, float]:
-    """The table of costs on this device, and what the teacher's own optimised form takes a batch.
+def measured_costs(study: Study, go: Path | None = None) -> tuple[Costs, dict[Any, float]]:
+    """The table of costs on this device, and the seconds a batch of the whole unchanged models that it was fitted to.
 
     Args:
         study: the teacher, what plans are made of, and the clock.
@@ -167,9 +171,9 @@ def measured_costs(study: Study, go: Path | None = None) -> tuple[Costs, float]:
             wait_for(go)
 
     costs = measure_costs(study.teacher, study.space, study.clock, compiled)
-    timed = study.clock.models(whole)
-    fit_to_whole_models(costs, study.space, {name: timing.median for name, timing in timed.items()})
-    return costs, timed[study.space.sizes[0]].median
+    timed = {name: timing.median for name, timing in study.clock.models(whole).items()}
+    fit_to_whole_models(costs, timed)
+    return costs, timed
 
 
 def _explorer(study: Study, costs: Costs, pool: Arrays, images: int, few: int, seed: int) -> Explorer:

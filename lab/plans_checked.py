@@ -21,6 +21,7 @@ from leanformer.search.plan import Plan, Space
 from .compile_together import compile_together
 from .fresh_device import fresh_device
 from .photographs import teacher_of
+from .plans_again import Timed
 from .plans_found import build_of, found_plans
 
 AT_ONCE = 6
@@ -34,14 +35,12 @@ class Check:
     Attributes:
         checkpoint: weights of the teacher.
         clock: times models where the costs were timed.
-        costs: what predicts.
-        seconds: what the teacher's own optimised form took when the costs were timed.
+        timed: the costs, which predict, and what the teacher's own optimised form took when they were timed.
     """
 
     checkpoint: Path
     clock: Clock
-    costs: Costs
-    seconds: float
+    timed: Timed
 
     def run(
         self, space: Space, folder: Path, random_plans: int, workers: int, output: Path, go: Path | None = None
@@ -56,20 +55,20 @@ class Check:
             output: the result file.
             go: a file that lets timing begin.
         """
-        wanted = found_plans(folder)
-        for index, plan in enumerate(drawn(space, self.costs, self.seconds, random_plans)):
-            wanted[f"random {index}"] = {"plan": plan.to_json(), "predicted": self.costs.predict(plan)}
+        wanted, costs, seconds = found_plans(folder), self.timed.costs, self.timed.teacher
+        for index, plan in enumerate(drawn(space, costs, seconds, random_plans)):
+            wanted[f"random {index}"] = {"plan": plan.to_json(), "predicted": costs.predict(plan)}
         names, place = list(wanted), self.clock.place
         groups = [{name: wanted[name] for name in names[i : i + AT_ONCE]} for i in range(0, len(names), AT_ONCE)]
-        jobs = [functools.partial(time_plans, self.checkpoint, self.clock, self.seconds, group) for group in groups]
-        about: dict[str, Any] = {"teacher_seconds": self.seconds, "batch": place.batch, "dtype": str(place.dtype)}
+        jobs = [functools.partial(time_plans, self.checkpoint, self.clock, seconds, group) for group in groups]
+        about: dict[str, Any] = {"teacher_seconds": seconds, "batch": place.batch, "dtype": str(place.dtype)}
         rows: list[dict[str, Any]] = []
         for job, found in compile_together(jobs, workers, go):
             if found is None:
                 console().print(f"not timed, its process ended early: {', '.join(job.args[-1])}", highlight=False)
             rows += found or []
             about |= _errors(rows)
-            write_result(record("lean plans", rows, place.device, **about), output)
+            write_result(record("lean plans", rows, place.device, **about, **self.timed.to_json()), output)
         console().print(about)
 
 

@@ -171,6 +171,22 @@ def test_the_most_patches_that_are_matched_fit_into_the_memory_of_a_program_of_a
     assert compiled.metadata.shared <= 227 * 1024
 
 
+@pytest.mark.parametrize("patches", [3, 9, 196])
+def test_programs_that_merge_few_tokens_are_as_wide_as_every_compiler_can_take(monkeypatch, patches):
+    pytest.importorskip("triton")
+    kernel = importlib.import_module("leanformer.methods.tome.kernels.merge_triton")
+    constants: dict = {}
+
+    class Asked:
+        def __getitem__(self, grid):
+            return lambda *args, **given: constants.update(given)
+
+    monkeypatch.setattr(kernel, "_merge_kernel", Asked())
+    x, y, size, decided, *rest = merged_tokens(1, patches, 1, 64, True)
+    kernel.launch(x, y, size, decided, *rest)
+    assert constants["MOST"] >= max(8, constants["SOURCES"])  # Triton 3.6 fails along four and fewer
+
+
 @on_gpu
 @pytest.mark.parametrize(
     ("count", "patches", "dim"), [(3, 196, 64), (12, 183, 64), (6, 256, 32), (2, 9, 128), (2, 128, 128)]

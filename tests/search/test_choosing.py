@@ -46,7 +46,7 @@ def explored() -> Explorer:
     pixels = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     judge = Judge(teacher, space, lambda size: torch.nn.functional.interpolate(pixels, size))
     costs = measure_costs(teacher, space, clock_for(HERE, "macs"))
-    fit_to_whole_models(costs, space, {SIZE: 1.0})
+    fit_to_whole_models(costs, {SIZE: 1.0})
     return Explorer(space, costs, judge, few=8)
 
 
@@ -162,7 +162,7 @@ def test_multiplications_of_plans_that_change_the_number_of_tokens_are_predicted
     space, clock, draw = space_of(teacher, (name,)), clock_for(HERE, "macs"), random.Random(0)
     costs = measure_costs(teacher, space, clock)
     whole = clock.models(whole_models(teacher, space, clock))
-    fit_to_whole_models(costs, space, {each: timing.median for each, timing in whole.items()})
+    fit_to_whole_models(costs, {each: timing.median for each, timing in whole.items()})
     for _ in range(12):
         blocks = draw.sample(space.choices[name].blocks, draw.randint(1, 3))
         shares = {block: draw.uniform(0.02, space.choices[name].most) for block in blocks}
@@ -285,7 +285,7 @@ def test_what_lies_outside_of_blocks_is_found_and_sums_are_right_at_every_size(f
     space, clock = space_of(teacher), clock_for(HERE, "macs")
     costs = measure_costs(teacher, space, clock)
     seconds = {name: timing.median for name, timing in clock.models(whole_models(teacher, space, clock)).items()}
-    fit_to_whole_models(costs, space, seconds)
+    fit_to_whole_models(costs, seconds)
     assert costs.factors[1] == pytest.approx(
         [1.0] * len(costs.factors[1]), abs=0.02
     )  # the sum of all parts is the whole

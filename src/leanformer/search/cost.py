@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..core import METHODS
-from .plan import Plan, Space
+from .plan import Plan
 
 Curve = tuple[list[int], list[float]]
 """Token counts, and the seconds at them."""
@@ -154,7 +154,7 @@ def tokens_by_block(plan: Plan, tokens: Sequence[int], prefix: int) -> list[tupl
     return counts
 
 
-def fit_to_whole_models(costs: Costs, space: Space, seconds: Mapping[Any, float]) -> None:
+def fit_to_whole_models(costs: Costs, seconds: Mapping[Any, float]) -> None:
     """Let predictions agree with whole unchanged models, at every image size at which one was timed.
 
     What lies outside of blocks follows from the model as it is and with one block alone, and is in proportion to the
@@ -163,25 +163,24 @@ def fit_to_whole_models(costs: Costs, space: Space, seconds: Mapping[Any, float]
 
     Args:
         costs: changed in place.
-        space: what the search may choose from.
         seconds: image size → what the whole unchanged model takes a batch there; at least its own size. `LAST` → what
             it takes with its last block alone; nothing lies outside of blocks where that is not known.
     """
-    own, blocks = space.sizes[0], {}
-    costs.outside, costs.factors = dict.fromkeys(space.sizes, 0.0), ([1.0], [1.0])
-    for size in space.sizes:
-        blocks[size] = costs.predict(Plan(size))
+    sizes = list(costs.tokens)
+    own = sizes[0]
+    costs.outside, costs.factors = dict.fromkeys(sizes, 0.0), ([1.0], [1.0])
+    blocks = {size: costs.predict(Plan(size)) for size in sizes}
     outside = 0.0
     if LAST in seconds:
         tokens, last = costs.tokens[own][-1], len(costs.kinds) - 1
         others = blocks[own] - costs.part("mix", last, "", tokens) - costs.part("ffn", last, "", tokens)
         a_block = (seconds[own] - seconds[LAST]) / others  # for each second of its parts
         outside = min(MOST_OUTSIDE * seconds[own], max(0.0, seconds[own] - a_block * blocks[own]))
-    for height, width in space.sizes:
+    for height, width in sizes:
         costs.outside[height, width] = outside * height * width / (own[0] * own[1])
     timed = sorted(
         (sum(costs.tokens[size]) / sum(costs.tokens[own]), (seconds[size] - costs.outside[size]) / blocks[size])
-        for size in space.sizes
+        for size in sizes
         if size in seconds
     )
     shares, factors = zip(*timed)

@@ -89,7 +89,7 @@ class Job:
         own = timed[self.space.sizes[0]]
         with self.progress.step("timing its parts", 100) as done:
             costs = measure_costs(self.teacher, self.space, self.clock, lambda now, of: done(round(100 * now / of)))
-        fit_to_whole_models(costs, self.space, {name: timing.median for name, timing in timed.items()})
+        fit_to_whole_models(costs, {name: timing.median for name, timing in timed.items()})
         self.entries["teacher"] = {"seconds": own.median, "spread": own.spread}
         self.entries["costs"] = costs.to_json()
         self.record.keep()

@@ -15,7 +15,7 @@ from torch import Tensor
 from ....layers.kernels.rows_triton import store_normed
 
 FEWEST = 32
-"""Places for sources in a row of a program: Triton 3.6 cannot add up along rows that are much shorter than a warp."""
+"""Places for sources in a program at least: Triton 3.6 cannot count along four or fewer."""
 NUMBERS, WARPS = 1024, 2
 """How many numbers a program writes, and its warps: many small programs keep more of the memory's bandwidth busy."""
 
