@@ -29,10 +29,11 @@ def plans_table(timed: Path, distilled: Path | None) -> None:
 
     Args:
         timed: what the step check wrote.
-        distilled: what the study of these plans wrote; None: speeds alone.
+        distilled: what the study of these plans wrote, of which the first seed is taken; None: speeds alone.
     """
     speeds = {row["model"]: row for row in read_rows(timed) if not row["model"].startswith("random")}
-    trained = {row["model"]: row for row in read_rows(distilled)} if distilled is not None else {}
+    rows = sorted(read_rows(distilled), key=lambda row: -row["seed"]) if distilled is not None else []
+    trained = {row["model"]: row for row in rows}
     console().print(table(speeds, trained), soft_wrap=True)
 
 
