@@ -27,11 +27,13 @@ class Seeds:
     """One student, trained with one seed or several.
 
     Attributes:
+        model: its name, without that of the variant.
         top1: in per cent, for each seed.
         agreement: with the teacher's first answers, in per cent, the mean over the seeds.
         right: of each photograph, the share of seeds that get it right.
     """
 
+    model: str
     top1: tuple[float, ...]
     agreement: float
     right: np.ndarray
@@ -57,8 +59,8 @@ def over_seeds(rows: Iterable[dict[str, Any]], part: str) -> dict[str, Seeds]:
         found.setdefault(", ".join(filter(None, (row["model"], row.get("variant")))), []).append(row)
     return {
         name: Seeds(
-            tuple(row[f"{part}_top1"] for row in same), fmean(row[f"{part}_agreement"] for row in same),
-            np.mean([answers(row, part) for row in same], axis=0),
+            same[0]["model"], tuple(row[f"{part}_top1"] for row in same),
+            fmean(row[f"{part}_agreement"] for row in same), np.mean([answers(row, part) for row in same], axis=0),
         )
         for name, same in found.items()
     }  # fmt: skip
@@ -114,7 +116,7 @@ def table(students: Mapping[str, Seeds], teacher: np.ndarray, pixels: str, speed
         f"| the teacher | 1.00x | | {100 * teacher.mean():.1f} | | | | 100.0 |",
     ]
     for name, each in sorted(students.items(), key=lambda one: -one[1].mean):
-        speed = speeds.get(name, speeds.get(name.rpartition(", ")[0]))
+        speed = speeds.get(each.model)
         lines.append(
             f"| {name} | {'' if speed is None else f'{speed:.2f}x'} | {len(each.top1)} | {each.mean:.1f} | "
             f"{min(each.top1):.1f} to {max(each.top1):.1f} | {difference(each.right, teacher)} | "

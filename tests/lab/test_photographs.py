@@ -113,6 +113,8 @@ def test_seeds_are_put_together_photograph_by_photograph():
     (line,) = [line for line in told.splitlines() if line.startswith("| x |")]
     assert line.startswith("| x | 1.50x | 2 | 62.5 | 50.0 to 75.0 | -37.5 (")
     assert "| x, longer | 1.50x | 1 | 75.0 |" in told
+    another = over_seeds([row(0, one, model="x, with other methods"), other], "judge")
+    assert "| x, with other methods |  | 1 | 75.0 |" in table(another, np.ones(8), "pixels", {"x": 1.5})
 
 
 def test_an_interval_of_shares_is_that_of_redrawn_photographs():
