@@ -161,6 +161,16 @@ def test_voc_boxes_count_from_one_and_difficult_objects_are_not_learnt(tmp_path)
     assert len(data.notes()) == 2
 
 
+def test_voc_pictures_may_be_other_files_than_jpg_and_must_be_as_large_as_their_annotation_says(tmp_path):
+    root = voc(tmp_path)
+    (root / "JPEGImages" / "a.jpg").unlink()
+    picture(root / "JPEGImages" / "a.png")
+    assert open_scenes(root, "train", "boxes").picture(0)[0].size == (20, 16)
+    picture(root / "JPEGImages" / "a.png", 10, 8)
+    with pytest.raises(ValueError, match="the picture is 10 x 8, not 20 x 16"):
+        open_scenes(root, "train", "boxes").picture(0)
+
+
 def test_voc_label_maps_have_background_first_and_an_ignored_rim(tmp_path):
     data = open_scenes(voc(tmp_path), "train", "label_map")
     map_ = data.picture(0)[1].label_map
@@ -235,6 +245,15 @@ def test_trimaps_of_pets_become_masks_boxes_and_label_maps(tmp_path):
     assert heads.picture(0)[1].boxes.tolist() == [[1, 0, 4, 3]]
     with pytest.raises(ValueError, match="has boxes, but label maps are needed"):
         open_scenes(f"pets_heads:{root}", "train", "label_map")
+
+
+def test_a_split_that_camvid_lacks_is_told_from_a_folder_that_is_no_camvid(tmp_path):
+    picture(tmp_path / "train" / "x.png", 4, 2)
+    numbers(tmp_path / "trainannot" / "x.png", np.zeros((2, 4)))
+    with pytest.raises(ValueError, match="has no split 'test': looked for testannot"):
+        open_scenes(tmp_path, "test", "label_map")
+    with pytest.raises(ValueError, match="is no CamVid"):
+        open_scenes(f"camvid:{tmp_path / 'train'}", "train", "label_map")
 
 
 @pytest.mark.parametrize("form", ["numbers", "colours", "codes"])

@@ -66,6 +66,8 @@ def open_camvid(root: Path, split: str) -> Scenes:
         names = (root / "codes.txt").read_text().split()
         table = tuple((number, group_of(name)) for number, name in enumerate(names))
         return _scenes(root / "images", root / "labels", "_P", table, _held_out(root, split), split)
+    if any(root.glob("*annot")):
+        raise ValueError(f"{root} has no split '{split}': looked for {split}annot")
     raise ValueError(f"{root} is no CamVid: looked for {split}annot, {LABELS} and codes.txt")
 
 

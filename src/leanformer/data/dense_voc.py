@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from .dense import IGNORED, Scenes, Target, cut_box
-from .dense_maps import MapEntry, read_map
+from .dense_maps import PICTURES, MapEntry, read_map
 from .sources import SPLITS
 
 CLASSES = (
@@ -31,6 +31,8 @@ class VocEntry:
     """A picture with boxes."""
 
     path: Path
+    size: tuple[float, float]
+    """Width and height as the annotation tells them."""
     boxes: tuple[tuple[float, float, float, float], ...]
     labels: tuple[int, ...]
     difficult: tuple[bool, ...]
@@ -57,7 +59,7 @@ def open_voc(root: Path, split: str, label_maps: bool = False) -> Scenes:
         whole = [(classes.index(each), box, hard) for each, box, hard in cut if box is not None]
         left_out["broken boxes were left out"] += len(cut) - len(whole)
         labels, boxes, difficult = zip(*whole) if whole else ((), (), ())
-        entries.append(VocEntry(_picture(root, name), boxes, labels, difficult))
+        entries.append(VocEntry(_picture(root, name), (width, height), boxes, labels, difficult))
     left_out["pictures have no objects"] += sum(not entry.boxes for entry in entries)
     left_out["difficult objects are not learnt from"] += sum(sum(entry.difficult) for entry in entries)
     return Scenes(entries, read_voc, classes, f"{root} ({split})", frozenset({"boxes"}), +left_out)
@@ -105,11 +107,16 @@ def _classes(root: Path, found: set[str]) -> tuple[str, ...]:
 
 
 def _picture(root: Path, name: str) -> Path:
-    return root / "JPEGImages" / f"{name}.jpg"
+    """The file of a picture: VOC's own end in .jpg, those of others may have another ending."""
+    paths = [root / "JPEGImages" / f"{name}{ending}" for ending in PICTURES]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def read_voc(entry: VocEntry) -> tuple[Image.Image, Target]:
     """Picture and target of an entry."""
     boxes = torch.tensor(entry.boxes).reshape(-1, 4)  # (n, 4)
     labels, crowd = torch.tensor(entry.labels, dtype=torch.long), torch.tensor(entry.difficult, dtype=torch.bool)
-    return Image.open(entry.path), Target(boxes, labels, None, None, crowd)
+    picture, (width, height) = Image.open(entry.path), entry.size
+    if picture.size != (width, height):
+        raise ValueError(f"the picture is {picture.width} x {picture.height}, not {width:g} x {height:g}")
+    return picture, Target(boxes, labels, None, None, crowd)
