@@ -215,3 +215,41 @@ def test_a_detector_is_trained_resumed_judged_and_shown_from_the_command_line(tm
     assert main(["show", "masks", model, "--image", str(coco_folder / "val" / "0.png"), "--output", str(drawn)]) == 2
     assert main(["eval", model, "--data", str(coco_folder), "--knn", "3"]) == 2
     assert main(["train", "--resume", run]) == 0
+
+
+def test_a_trained_detector_goes_on_by_its_own_task_and_is_not_put_into_another(tmp_path, coco_folder, capsys):
+    model = str(lf.save(small_detector(side=32), tmp_path / "start.safetensors"))
+    train = ["train", model, "--data", str(coco_folder), "--output", str(tmp_path / "run"), "--device", "cpu",
+             "--workers", "0"]  # fmt: skip
+    assert main([*train, "--recipe", "dense:epochs=1,batch_size=2", "--max-updates", "1"]) == 0
+    assert lf.train.read_run(tmp_path / "run")["task"] == {"name": "detection"}
+    for words, told in (
+        (["--classes", "5"], "of 2 classes: leave --classes out"),
+        (["--task", "segmentation"], "made for detection, not segmentation"),
+        (["--task", "dino"], "--task dino trains a backbone"),
+        (["--detector", "retinanet"], "RetinaNet already"),
+    ):
+        assert main([*train, *words]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_data_that_number_classes_otherwise_or_hold_nothing_to_judge_by_are_refused(tmp_path, coco_folder, capsys):
+    detector = lf.core.set_classes(small_detector(side=32), CLASSES[::-1])
+    with pytest.raises(ValueError, match="'disc' is number 0 of the model and number 1 of"):
+        lf.tasks.evaluate(detector, coco_folder, device="cpu", workers=0)
+    picture, crowd = draw_scene(1, 32)[0], torch.tensor([True])
+    for target in (Target(), Target(torch.tensor([[0.0, 0.0, 9.0, 9.0]]), torch.tensor([0]), crowd=crowd)):
+        with pytest.raises(ValueError, match="has an object that counts, so there is nothing to judge"):
+            lf.tasks.evaluate(small_detector(side=32), scenes_of([picture], [target], CLASSES), device="cpu", workers=0)
+
+
+def test_what_was_left_out_of_the_annotations_is_told_beside_a_judgement(tmp_path, coco_folder, capsys):
+    path = coco_folder / "annotations" / "instances_val.json"
+    content = json.loads(path.read_text())
+    content["annotations"].append({**content["annotations"][0], "bbox": [3, 3, 0, 9]})
+    path.write_text(json.dumps(content))
+    model = str(lf.save(small_detector(side=32), tmp_path / "start.safetensors"))
+    assert main(["eval", model, "--data", str(coco_folder), "--device", "cpu", "--workers", "0", "--per-class"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 broken boxes were left out" in shown.replace("\n", " ")
+    assert "AP" in shown

@@ -1,7 +1,7 @@
 """What `leanformer eval` measures: accuracy of classifiers, of features, and of detectors and segmenters."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -20,7 +20,7 @@ from ..visualise.names import class_names_of
 class Judged(NamedTuple):
     """What is printed of an evaluation, and what a result file says of it."""
 
-    tables: list[Table]
+    tables: Sequence[Table | str]
     rows: list[dict[str, Any]]
     about: dict[str, Any]
 
@@ -79,17 +79,18 @@ def judge_dense(
         how: Options of `tasks.evaluate`.
     """
     chosen: Any = fitting.task_of(model) if task is None else fitting.parse_task(task)
-    found = fitting.evaluate(model, data, task=chosen, **how)
-    figures = found.summary()
+    scenes = chosen.scenes(model, data, how["split"])
+    found = fitting.evaluate(model, scenes, task=chosen, **how)
+    figures, notes = found.summary(), scenes.notes()
     columns = *(each.replace("_", " ") for each in figures), "images", "unreadable", "img/s"
-    tables = [Table(*columns, title=f"{name} on {data}", title_justify="left")]
+    table = Table(*columns, title=f"{name} on {data}", title_justify="left")
     counts = str(found.images), str(found.damaged), f"{found.images_per_second:.1f}"
-    tables[0].add_row(*(f"{value:.2f}%" for value in figures.values()), *counts)
-    if per_class:
-        tables.append(_worst_first("class", next(iter(figures))))
-        for each, value in found.per_class():
-            tables[1].add_row(each, f"{value:.1f}%")
-    about = {"task": chosen.to_json(), "images": found.images, "damaged": found.damaged, **figures}
+    table.add_row(*(f"{value:.2f}%" for value in figures.values()), *counts)
+    by_class = _worst_first("class", found.figure)
+    for each, value in found.per_class():
+        by_class.add_row(each, f"{value:.1f}%")
+    tables = [*notes, table, *([by_class] if per_class else [])]
+    about = {"task": chosen.to_json(), "images": found.images, "damaged": found.damaged, "notes": notes, **figures}
     return Judged(tables, [{"model": name, **figures}], about)
 
 

@@ -75,10 +75,11 @@ def train(
         checkpoint: Weights for a model given by name.
         arguments: An argument of the model as name=value; may be given several times.
         classes: Give the model a head for so many classes; rows of ImageNet classes that it knows are kept.
-        task: classification, detection or segmentation, with options as in segmentation:size=(352,480); or dino, for a
-            backbone without a classifier from images without labels, with settings as in
-            dino:prototypes=4096,local_crops=6. DINO's log shows the loss, the entropy of the teacher's answers and the
-            nats by which they tell images apart, and where the data have labels how often 20 neighbours are right.
+        task: classification, detection or segmentation, with options as in segmentation:size=(352,480); by default what
+            the model is made for. Or dino, for a backbone without a classifier from images without labels, with
+            settings as in dino:prototypes=4096,local_crops=6. DINO's log shows the loss, the entropy of the teacher's
+            answers and the nats by which they tell images apart, and where the data have labels how often 20
+            neighbours are right.
         detector: Put the model into retinanet, faster_rcnn or mask_rcnn; with options as in mask_rcnn:min_size=480.
         segmenter: Put the model into fpn or upernet; with options as in fpn:channels=128.
         val: Images for validation, where they are not found under data.
@@ -102,12 +103,8 @@ def train(
     published = find(recipe or "")
     pre_trains = is_dino(task) or (published is not None and is_dino(published.task))
     dense = None if pre_trains else Dense.asked_for(task, detector, segmenter)
-    recipe = recipe or ("dino" if pre_trains else "dense" if dense else "finetune")
-    chosen = parse_recipe(recipe)
     if data is None or (output is None and profile is None):
         raise ValueError("train needs --data and --output (or --profile), or --resume RUN")
-    if dense and profile is not None:
-        raise ValueError("--profile times classification alone")
     torch.manual_seed(settings.seed)  # fresh weights are part of what the seed decides
     if pre_trains:
         unused = {"teacher": teachers, "objective": objective, "classes": classes, "profile": profile,
@@ -115,7 +112,12 @@ def train(
         config = dino_config(published, task, unused)
         start = backbone(model, published, checkpoint, arguments)
     else:
-        config, start = None, _start(model, published, checkpoint, arguments, None if dense else classes, data)
+        config, start = None, _start(model, published, checkpoint, arguments)
+        dense = dense or Dense.of(start)
+        start = start if dense else _fitting(start, classes, data)
+    if dense and profile is not None:
+        raise ValueError("--profile times classification alone")
+    chosen = parse_recipe(recipe or ("dino" if pre_trains else "dense" if dense else "finetune"))
     given = tuple(parse_method(spec) for spec in methods)
     student = published.student(start, given) if published else apply_methods(start, *given)
     if config is not None:
@@ -144,18 +146,14 @@ def _start(
     published: Published | None,
     checkpoint: Path | None,
     arguments: tuple[str, ...],
-    classes: int | None,
-    data: str,
 ) -> nn.Module:
-    """The model before the methods, with the head asked for."""
+    """The model before the methods, with its own head."""
     if model is not None:
         opened = open_model(model, (), checkpoint, arguments)
-        opened = published.sized(opened) if published and not arguments else opened
-    elif published is not None:
-        opened = open_model(published.model, (), checkpoint, with_own(published, arguments))
-    else:
-        raise ValueError("name a model, or a published recipe that brings one: leanformer recipes lists them")
-    return _fitting(opened, classes, data)
+        return published.sized(opened) if published and not arguments else opened
+    if published is not None:
+        return open_model(published.model, (), checkpoint, with_own(published, arguments))
+    raise ValueError("name a model, or a published recipe that brings one: leanformer recipes lists them")
 
 
 def _fitting(model: nn.Module, classes: int | None, data: str) -> nn.Module:

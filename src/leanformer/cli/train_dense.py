@@ -38,6 +38,19 @@ class Dense:
             raise ValueError(f"--{wrong[0]} does not belong to --task {chosen.name}")
         return Dense(chosen, detector or segmenter or "") if isinstance(chosen, DenseTask) else None
 
+    @staticmethod
+    def of(model: nn.Module) -> Dense | None:
+        """The task that a model is made for; None where that is classification.
+
+        Args:
+            model: The model that was named.
+        """
+        from ..tasks.dense import DenseTask
+        from ..tasks.fitting import task_of
+
+        task = task_of(model)
+        return Dense(task) if isinstance(task, DenseTask) else None
+
     def around(self, model: nn.Module, data: str, classes: int | None) -> nn.Module:
         """The model that is trained: the backbone in its detector or segmenter.
 
@@ -48,12 +61,17 @@ class Dense:
         """
         from ..core.spec import parse_spec
         from ..data.dense_open import open_scenes
-        from ..tasks.fitting import task_of
 
-        ready = task_of(model).name == self.task.name
-        if ready and self.model:
+        own: Any = Dense.of(model)
+        if own is not None and own.task.name != self.task.name:
+            raise ValueError(f"the model is a {type(model).__name__}, made for {own.task.name}, not {self.task.name}")
+        if own is not None and self.model:
             raise ValueError(f"the model is a {type(model).__name__} already: leave --detector and --segmenter out")
-        if ready:
+        if own is not None and classes not in (None, model.num_classes):
+            raise ValueError(
+                f"the model is a {type(model).__name__} of {model.num_classes} classes: leave --classes out"
+            )
+        if own is not None:
             return model
         if not self.model:
             option = "--detector retinanet" if self.task.name == "detection" else "--segmenter fpn"

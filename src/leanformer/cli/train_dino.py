@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common import open_model, parse_arguments
+from .train_dense import Dense
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,7 +73,10 @@ def backbone(
     if model is None and published is None:
         raise ValueError("name a model, or a published recipe that brings one: leanformer recipes 'dino*' lists them")
     if model is not None and Path(model).suffix == ".safetensors":
-        return with_head(open_model(model, (), checkpoint, arguments), 0)
+        opened = open_model(model, (), checkpoint, arguments)
+        if Dense.of(opened) is not None:
+            raise ValueError(f"--task dino trains a backbone; {model} is a {type(opened).__name__}")
+        return with_head(opened, 0)
     if model is None and published is not None:
         model, arguments = published.model, with_own(published, arguments)
     told = parse_arguments(arguments)

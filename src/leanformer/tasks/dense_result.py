@@ -1,9 +1,13 @@
 """What the evaluations of detectors and segmenters tell alike."""
 
+from typing import ClassVar
+
 
 class DenseResult:
     """Speed, the classes from the worst to the best, and the pictures from the best to the worst."""
 
+    figure: ClassVar[str]
+    """What `by_class` holds, as tables write it."""
     images: int
     seconds: float
     classes: tuple[str, ...]

@@ -9,7 +9,7 @@ Figures are in per cent. Crowds are neither hits nor misses.
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class Found:
 class DetectionResult(DenseResult):
     """How good a detector is. Figures are in per cent; those of sizes that no object has are left out."""
 
+    figure: ClassVar[str] = "AP"
     figures: dict[str, float]
     images: int
     seconds: float

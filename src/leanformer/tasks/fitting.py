@@ -1,10 +1,13 @@
 """fit and evaluate for every task: the task is that of the model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
+from ..core import classes_of
 from ..core.spec import parse_spec
+from ..data.dense import Scenes
 from ..train import Recipe, Result, engine
 from ..train.evaluation import Conditions
 from ..train.task import Task
@@ -91,10 +94,28 @@ def evaluate(
         device: cpu, cuda, …; the fastest there is by default.
         precision: no, bf16 or fp16.
         workers: Processes that read files; by default as many as there are cores.
+
+    Raises:
+        ValueError: The data have other classes than the model, the same ones in another order, or nothing to judge by.
     """
     chosen = task or task_of(model)
     if not isinstance(chosen, DenseTask):
         raise ValueError(f"{type(model).__name__} is a classifier: lf.train.evaluate judges it")
     how = Conditions.on(device, batch_size, precision, workers)
     scenes = chosen.scenes(model, data, split)
-    return chosen.measure(model.to(how.device), scenes, chosen.view(model), how)
+    _check_order(classes_of(model) or (), scenes)
+    found = chosen.measure(model.to(how.device), scenes, chosen.view(model), how)
+    if not found.summary():
+        raise ValueError(f"no picture of {scenes.name} has an object that counts, so there is nothing to judge")
+    return found
+
+
+def _check_order(known: Sequence[str], scenes: Scenes) -> None:
+    """Refuse data that number a class otherwise than the model that knows it by the same name."""
+    for number, name in enumerate(known):
+        if name in scenes.classes and scenes.classes.index(name) != number:
+            other = scenes.classes.index(name)
+            raise ValueError(
+                f"the class '{name}' is number {number} of the model and number {other} of {scenes.name}, so that "
+                "every answer would be taken for another class; the data must list their classes in the model's order"
+            )

@@ -7,6 +7,7 @@ Pixels without a class are not counted; classes that neither occur nor were answ
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ class Found:
 class SegmentationResult(DenseResult):
     """How good a segmenter is, in per cent."""
 
+    figure: ClassVar[str] = "IoU"
     miou: float
     pixel_accuracy: float
     images: int
