@@ -19,15 +19,15 @@ TEACHER, LEAN, PIXELS = "as it is", "found by lean", "fewer pixels"
 
 
 def trade_off(
-    students: tuple[Path, ...] = (Path("results/study_imagenet.json"),),
-    times: Path = Path("results/lean_plans_h200.json"),
-    epochs: int = 12,
+    students: tuple[Path, ...] = (Path("results/lean_search_distilled_h200.json"),),
+    times: Path = Path("results/study_imagenet_times_h200.json"),
+    epochs: int = 5,
     output: Path = Path("docs/accuracy_speed.svg"),
     folder: Path = Path("results"),
 ) -> None:
     """Draw the students of the study on photographs: top-1, the mean over seeds, against measured speed.
 
-    Example: python -m lab trade-off --times results/lean_plans_h200.json --output docs/accuracy_speed.svg
+    Example: python -m lab trade-off --times results/study_imagenet_times_h200.json --output docs/accuracy_speed.svg
 
     Args:
         students: The result file of `python -m lab imagenet`, or several of one study with other seeds.
@@ -67,8 +67,11 @@ def joined(times: Iterable[Mapping[str, Any]], students: Iterable[dict[str, Any]
     alike = [row for row in students if row["epochs"] == epochs and not row.get("variant")]
     speed: dict[str, tuple[str, float]] = {}  # name → the name in the figure, and the speed
     for row in times:
-        plan = row.get("plan")
-        short = f"{plan['size'][0]} px" if plan and not plan["shares"] else row["model"]
+        short, plan = row["model"], row.get("plan")
+        if plan and not plan["shares"]:
+            short = f"{plan['size'][0]} px"
+        elif "size" in row and short.startswith(PIXELS):
+            short = f"{row['size']} px"
         for name in (row["model"], short):
             speed.setdefault(name, (short, times_as_fast(row)))
     return [
