@@ -282,6 +282,11 @@ def test_the_command_line_pre_trains_and_goes_on(tmp_path, capsys):
     assert lf.load(f"{run}/ema.safetensors").num_classes == 0
     assert main(["train", "--resume", run]) == 0
     assert dino.Config().with_text(lf.train.read_run(run)["objective"]).prototypes == 16
+    capsys.readouterr()
+    assert main(["train", f"{run}/ema.safetensors", "--teacher", "self", "--recipe", "finetune:epochs=1,batch_size=16",
+                 "--data", data, "--output", f"{run}_distilled", "--device", "cpu", "--workers", "0",
+                 "--max-updates", "1"]) == 0  # fmt: skip
+    assert "trained: k-NN top-1" in capsys.readouterr().out, "features that were distilled are judged by neighbours too"
 
 
 @pytest.mark.parametrize(("words", "message"), [

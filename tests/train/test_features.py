@@ -36,7 +36,7 @@ def test_votes_are_those_of_a_plain_loop_however_many_are_counted_at_a_time(chun
     for i, query in enumerate(queries.vectors.double()):
         near = sorted(((F.cosine_similarity(query, b, dim=0).item(), int(label))
                        for b, label in zip(bank.vectors.double(), bank.labels)), reverse=True)[:5]  # fmt: skip
-        expected = [sum(math.exp((s - 1) / 0.07) for s, label in near if label == c) for c in range(3)]
+        expected = [sum(math.exp((s - near[0][0]) / 0.07) for s, label in near if label == c) for c in range(3)]
         assert votes[i].tolist() == pytest.approx(expected, rel=1e-9)
 
 
@@ -44,6 +44,23 @@ def test_a_class_without_a_vote_is_no_answer_among_the_five():
     bank = Features(torch.eye(2), torch.tensor([0, 1]), classes=("a", "b", "c"))
     test = Features(torch.eye(2), torch.tensor([0, 2]), classes=("a", "b", "c"))
     assert knn_accuracy(bank, test, k=1).top5 == 50
+
+
+def test_the_nearest_names_the_class_however_far_it_is_and_however_low_the_temperature():
+    known = Features(torch.tensor([[-1.0, 0.0], [-1.0, 0.1]]), torch.tensor([0, 1]))
+    asked = Features(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+    for temperature in (0.07, 0.01, 1e-4):
+        found = knn_accuracy(known, asked, k=2, temperature=temperature)
+        assert (found.top1, found.top5) == (100, 100)
+
+
+@pytest.mark.parametrize("judge", [lambda known, asked: knn_accuracy(known, asked, k=1), linear_probe])
+def test_features_that_are_no_numbers_are_refused_instead_of_judged(judge):
+    good, broken = clouds(12, 0), clouds(12, 1)
+    broken.vectors[3] = math.nan
+    for known, asked in ((good, broken), (broken, good)):
+        with pytest.raises(ValueError, match="the features of 1 of 12 images are infinite or no numbers"):
+            judge(known, asked)
 
 
 def test_linear_classifiers_of_a_sweep_are_those_of_torch_sgd_one_by_one():

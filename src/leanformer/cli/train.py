@@ -98,7 +98,7 @@ def train(
     from .train_dense import Dense
 
     if resume is not None:
-        return _report(*_resume(resume, settings.allow_remote))
+        return _report(_resume(resume, settings.allow_remote))
     _check(settings, classes, output, profile)
     published = find(recipe or "")
     pre_trains = is_dino(task) or (published is not None and is_dino(published.task))
@@ -122,7 +122,7 @@ def train(
     student = published.student(start, given) if published else apply_methods(start, *given)
     if config is not None:
         found = dino.fit(student, recipe=chosen, data=data, val=val, dino=config, output=output, settings=settings)
-        return _report(found, "k-NN ")
+        return _report(found)
     student = dense.around(student, data, classes) if dense else student
     known = dict(dense.teacher(s, start) if dense else _teacher(s, start, classes, data) for s in teachers)
     if profile is not None:
@@ -184,8 +184,8 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
     return role, _fitting(create_teacher(name, weights), classes, data)
 
 
-def _resume(folder: Path, allow_remote: bool) -> tuple[Result, str]:
-    """What came of the rest of a run, and a word for how it is judged."""
+def _resume(folder: Path, allow_remote: bool) -> Result:
+    """What came of the rest of a run."""
     from ..backbones import load
     from ..tasks import dino
     from ..tasks.fitting import task_from
@@ -201,10 +201,10 @@ def _resume(folder: Path, allow_remote: bool) -> tuple[Result, str]:
         "output": folder, "resume": True, "settings": settings_of(run, allow_remote),
     }  # fmt: skip
     if is_dino(run["objective"]):
-        return dino.fit(student, dino=dino.Config().with_text(run["objective"]), **same), "k-NN "
+        return dino.fit(student, dino=dino.Config().with_text(run["objective"]), **same)
     teachers = {name: load(folder / f"{name}.teacher.safetensors") for name in run["teachers"]} or None
     task = task_from(run.get("task"))
-    return fit(student, teacher=teachers, objective=run["objective"], task=task, **same), ""
+    return fit(student, teacher=teachers, objective=run["objective"], task=task, **same)
 
 
 def _profile(
@@ -237,7 +237,7 @@ def _profile(
     return 0
 
 
-def _report(result: Result, by: str = "") -> int:
+def _report(result: Result) -> int:
     if int(os.environ.get("RANK", "0")):  # of processes that train together, the first one speaks
         return 0 if result.finished else STOPPED
     if not result.finished:
@@ -245,7 +245,7 @@ def _report(result: Result, by: str = "") -> int:
         return STOPPED
     for name, found in (("trained", result.evaluation), ("moving average", result.ema_evaluation)):
         if found is not None:
-            print(f"{name}: {by}{_figures(found)} of {found.images} images")
+            print(f"{name}: {_figures(found)} of {found.images} images")
     print(f"{result.updates} updates in {result.seconds:.0f} s; the model is {result.folder}/model.safetensors")
     return 0
 
@@ -253,5 +253,6 @@ def _report(result: Result, by: str = "") -> int:
 def _figures(found: Any) -> str:
     """What an evaluation came to, in words."""
     if hasattr(found, "top1"):
-        return f"top-1 {found.top1:.2f}%, top-5 {found.top5:.2f}%"
+        by = "k-NN " if "knn_top1" in found.summary() else ""
+        return f"{by}top-1 {found.top1:.2f}%, top-5 {found.top5:.2f}%"
     return ", ".join(f"{name.replace('_', ' ')} {value:.2f}%" for name, value in found.summary().items())

@@ -1,6 +1,8 @@
 """Weighted k-nearest neighbours: how good features are, without training anything (as DINO judges them).
 
-    s_ij = cos(query_i, bank_j)        votes_ic = Σ over the k largest s_ij with label_j = c of exp(s_ij / τ)
+    s_ij = cos(query_i, bank_j)        votes_ic = Σ over the k largest s_ij with label_j = c of exp((s_ij − s_i) / τ)
+
+s_i is the largest of query i, so that the nearest counts as 1, however small τ is; no order depends on it.
 
 q queries, n images in the bank, C channels, K classes.
 """
@@ -16,6 +18,8 @@ from .features import Features
 TEMPERATURE = 0.07
 CHUNK = 2**25
 """Similarities held at a time."""
+FAINTEST = 1e-30
+"""The least vote, so that who voted can be told from who did not."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ def neighbour_votes(
     size = max(1, chunk // len(bank))
     for part, tally in zip(queries.split(size), votes.split(size)):
         similarity, nearest = (part @ bank.T).topk(k, dim=1)  # (b, k)
-        tally.scatter_add_(1, labels[nearest], ((similarity - 1) / temperature).exp())
+        weight = ((similarity - similarity[:, :1]) / temperature).exp()  # (b, k)
+        tally.scatter_add_(1, labels[nearest], weight.clamp_min(FAINTEST))
     return votes
 
 
@@ -82,9 +87,25 @@ def knn_accuracy(train: Features, test: Features, k: int = 20, temperature: floa
     >>> knn_accuracy(features, features, k=1).top1
     100.0
     """
+    check_numbers(train, test)
     classes = max(train.num_classes, test.num_classes)
     votes = neighbour_votes(test.vectors, train.vectors, train.labels, classes, k, temperature)  # (q, K)
     return judged(votes.masked_fill(votes == 0, -torch.inf), test.labels, len(train.labels))
+
+
+def check_numbers(*parts: Features) -> None:
+    """Refuse features that are no numbers, by which every image would be judged wrong.
+
+    Args:
+        parts: Features to learn from and to be judged.
+    """
+    for each in parts:
+        wrong = int((~each.vectors.isfinite().all(1)).sum())
+        if wrong:
+            raise ValueError(
+                f"the features of {wrong} of {len(each.vectors)} images are infinite or no numbers: the model's "
+                "training may have diverged, or half precision is too narrow for it"
+            )
 
 
 def judged(scores: Tensor, labels: Tensor, known: int) -> Judgement:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..data.draws import key_of
 from .features import Features
-from .neighbours import Judgement, judged
+from .neighbours import Judgement, check_numbers, judged
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 EPOCHS = 100
@@ -82,6 +82,7 @@ def linear_probe(
     100.0
     """
     _check(train, rates, epochs)
+    check_numbers(train, test)
     classes = max(train.num_classes, test.num_classes)
     deviation, mean = torch.std_mean(train.vectors, dim=0)  # (C,)
     x, y = (_standardised(each.vectors, mean, deviation) for each in (train, test))  # (n, C), (q, C)
