@@ -8,7 +8,8 @@ import torch
 from families import BACKBONES, backbone
 
 import leanformer as lf
-from leanformer.core import blocks_of, fold
+from leanformer.core import blocks_of, fold, reducers
+from leanformer.measure import Timing
 from leanformer.search.choose import Chooser, told
 from leanformer.search.clock import Part, Place, clock_for
 from leanformer.search.cost import LAST, fit_to_whole_models
@@ -16,7 +17,9 @@ from leanformer.search.cost_table import _example, _kinds, measure_costs, whole_
 from leanformer.search.directions import Direction, starts, varied, with_another
 from leanformer.search.distil import Distiller
 from leanformer.search.explore import Candidate, Explorer
+from leanformer.search.final import Finish
 from leanformer.search.judge import Judge, Verdict
+from leanformer.search.memory import Memory
 from leanformer.search.parts import split
 from leanformer.search.plan import Plan, space_of
 from leanformer.search.progress import Progress
@@ -36,7 +39,7 @@ def row(measured: float, loss: float, spread: float = 0.0, **shares) -> dict:
 def chooser_of(explorer, seconds: float = 1.0, trials: bool = False) -> Chooser:
     options = Options(target=Target(speedup=2.0), place=HERE, evaluations=4)
     return Chooser(
-        backbone("vit"), seconds, explorer, None, None, options, Progress(quiet=True), lambda: None, trials
+        backbone("vit"), seconds, explorer, None, None, options, Progress(quiet=True), Memory({}, lambda: None), trials
     )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -244,6 +247,31 @@ def test_multiplications_of_models_that_differ_in_their_tokens_alone_are_not_tak
     )
     counted = clock_for(HERE, "macs").models({"plain": plain, "registers": registers})
     assert counted["plain"].median < counted["registers"].median
+
+
+def test_a_plan_of_shared_weights_has_the_method_where_its_own_tokens_go_and_nowhere_else():
+    plans = [Plan.of(SIZE, {"tome": {2: 0.4}}), Plan.of(SIZE, {"tome": {1: 0.2, 2: 0.4}}), Plan(SIZE)]
+    shared = Shared(backbone("vit"), plans)
+    with torch.no_grad():
+        shared.student.head.bias.add_(1)
+    models = [shared.model(shared.student, plan) for plan in plans]
+    assert [len(reducers(model)) for model in models] == [2, 3, 0]  # each block behind knows the sizes
+    assert all(torch.equal(model.head.bias, shared.student.head.bias) for model in models)
+
+
+def test_the_model_as_it_is_is_not_timed_against_itself(monkeypatch):
+    teacher = backbone("vit")
+    timed = []
+
+    def models(given, done):
+        timed.append(list(given))
+        return {name: Timing([1.0]) for name in given}
+
+    monkeypatch.setattr(Finish, "_judged", lambda *_: {"agreement": 100.0})
+    finish = Finish(teacher, space_of(teacher), None, types.SimpleNamespace(models=models), None)  # type: ignore[arg-type]
+    assert finish(Plan(SIZE), teacher, Target(speedup=1.0), 1.0)["met"]
+    finish(Plan.of(SIZE, {"tome": {1: 0.2}}), teacher, Target(speedup=1.0), 1.0)
+    assert timed == [["teacher"], ["teacher", "lean"]]
 
 
 def test_shared_weights_of_a_backbone_without_a_head_learn_its_features():

@@ -15,6 +15,7 @@ from leanformer.search.distil import Distiller, Interrupted
 from leanformer.search.explore import Candidate, Explorer
 from leanformer.search.final import Finish
 from leanformer.search.judge import Verdict
+from leanformer.search.memory import Memory
 from leanformer.search.plan import Plan
 from leanformer.search.progress import Progress
 from leanformer.search.target import Target
@@ -70,7 +71,25 @@ def test_the_target_is_met_as_measured_and_the_file_is_the_model(done):
     torch.testing.assert_close(lf.load(done.files[0])(images), done.model(images))
     record = json.loads((done.folder / "plan.json").read_text())
     assert Plan.from_json(record["chosen"]["plan"]) == done.plan
-    assert (done.folder / "report.html").is_file()
+    assert record["final"]["took"] > 0
+    timed = [each for each in record["candidates"] if "measured" in each]
+    assert done.plan.to_json() in [each["plan"] for each in timed]
+    assert all(each["predicted"] <= record["teacher"]["seconds"] / 1.29 for each in timed)
+
+
+def test_the_page_of_a_run_that_timed_and_trained_nothing_says_so(done):
+    words = (done.folder / "report.html").read_text()
+    assert "times fewer multiplications; nothing was timed" in words
+    assert "million multiplications an image" in words
+    assert "images a second" not in words
+    assert "<dt>trained on</dt><dd>nothing</dd>" in words.replace("\n", "")
+    assert "agreement on 20 of them" in words
+
+
+def test_the_callers_model_stays_in_its_mode(teacher, data):
+    own = lf.apply(teacher).train()
+    lf.lean(own, data, speedup=1.0, train=False, **QUICK)
+    assert own.training
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium or Chrome on this machine")
@@ -271,7 +290,7 @@ def test_the_plan_that_is_best_after_a_trial_is_taken(teacher):
     met = [told(Candidate(plan, 1.0, Verdict([loss] * 4, [1, 1, 1, 0]))) for plan, loss in zip(plans, (0.2, 0.3))]
     entries: dict = {}
     chooser = Chooser(
-        teacher, 1.0, Explored, None, Trains, None, Progress(quiet=True), lambda: None, trials=True
+        teacher, 1.0, Explored, None, Trains, None, Progress(quiet=True), Memory({}, lambda: None), trials=True
     )  # type: ignore[arg-type]  # fmt: skip
     assert chooser._tried(met, entries)["plan"] == plans[1].to_json()
     assert [trial["loss"] for trial in entries["trials"]] == [0.5, 0.1]
@@ -361,6 +380,7 @@ def damaged(model):
         ({"export": "torch"}, "give an output folder"),
         ({"methods": ("zz",)}, "unknown method"),
         ({"methods": ("slab",)}, "slab offers nothing to search"),
+        ({"methods": ()}, "nothing to change in this model"),
     ],
     ids=lambda given: "+".join(given) if isinstance(given, dict) else given,
 )

@@ -119,6 +119,19 @@ def test_images_for_choosing_training_and_judging_are_never_the_same():
     assert sum(map(len, seen)) == len(set().union(*seen)) == 100
 
 
+def test_images_to_judge_on_that_are_among_the_others_are_refused(tmp_path):
+    for index in range(70):
+        folder = tmp_path / ("few" if index % 10 == 0 else "rest")
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), index, np.uint8)).save(folder / f"{index}.png")
+    with pytest.raises(ValueError, match=r"7 of the 7 images .* to judge on are among those to choose and train by"):
+        split(f"images:{tmp_path}", judge=f"images:{tmp_path / 'few'}")
+    images = torch.zeros(80, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="80 of the 80 images"):
+        split(images, judge=images)
+    assert len(split(images, judge=images[:9] + 1).judging) == 9
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -133,6 +146,7 @@ def test_images_for_choosing_training_and_judging_are_never_the_same():
         ({"speedup": 2.0, "curve": (1.5, 2.0)}, "give one target"),
         ({"curve": (1.5, 0.5)}, "1 or more"),
         ({"curve": (2.0, 2.0)}, "different"),
+        ({"curve": (2.0, 2.0000001)}, "different"),  # files are named by speed-ups
     ],
 )
 def test_targets_that_cannot_be_are_refused(given, message):
@@ -212,6 +226,28 @@ def test_a_plan_that_is_worse_by_chance_alone_goes_on():
     noise = [0.0, 0.6, 0.1, 0.5]
     assert not Verdict([0.1, 0.4, 0.3, 0.5], noise).worse_than(Verdict(noise, noise), 1.5)
     assert Verdict([0.1, 0.71, 0.2, 0.61], noise).worse_than(Verdict(noise, noise), 1.5)
+
+
+def test_few_evaluations_look_at_many_plans_on_few_images(explorer, monkeypatch):
+    explorer.few = 4
+    explorer.best(explorer.costs.predict(Plan(SIZE)) / 1.5, evaluations=6)
+    assert len(explorer.judge.known) >= 6  # not at one plan alone, to keep the rest for the last comparison
+
+
+def test_modules_are_fitted_to_other_images_than_those_they_are_judged_on(explorer, monkeypatch):
+    judge, fitted_to = explorer.judge, []
+    pixels = torch.rand(3, *input_of(judge.teacher)["input_size"])
+    monkeypatch.setattr(
+        "leanformer.search.judge.calibrate", lambda model, teacher, images: fitted_to.append(images) or model
+    )
+    other = Judge(judge.teacher, judge.space, judge._images, lambda: pixels)
+    other(Plan.of(SIZE, {"repa": {1: 0.5}}))
+    assert torch.equal(fitted_to[0], pixels)
+
+
+def test_smaller_images_are_whole_patches_that_are_no_squares():
+    oblong = lf.create("vit", img_size=64, patch_size=(8, 16), embed_dim=16, depth=2, num_heads=2, num_classes=3)
+    assert space_of(oblong).sizes == ((64, 64), (48, 48))
 
 
 def test_no_image_is_looked_at_twice(explorer, monkeypatch):

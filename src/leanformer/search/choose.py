@@ -6,7 +6,7 @@ before one is taken.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -17,6 +17,7 @@ from ..core import apply, fold
 from .clock import Clock
 from .distil import Distiller
 from .explore import Candidate, Explorer
+from .memory import Memory
 from .plan import Plan
 from .progress import Progress
 from .target import Options
@@ -48,7 +49,7 @@ class Chooser:
         distiller: trains them for a trial.
         options: how the job is done.
         progress: where people are told.
-        keep: called when something was found that a resumed run need not find again.
+        memory: the steps that are done, which a resumed run does not do again.
         trials: whether plans of several families are trained a little before one is taken.
     """
 
@@ -59,7 +60,7 @@ class Chooser:
     distiller: Distiller
     options: Options
     progress: Progress
-    keep: Callable[[], None]
+    memory: Memory
     trials: bool = False
 
     def within(self, budget: float, entries: dict[str, Any]) -> dict[str, Any]:
@@ -115,12 +116,28 @@ class Chooser:
         def tell(best: Candidate) -> None:
             self.progress.say(f"agreement {best.verdict.agreement:.1f}%: {best.plan}")
 
-        with self.progress.step(f"searching plans of {budget * 1e3:.3g} ms a batch", evaluations) as done:
-            return self.explorer.best(budget, evaluations, tell, 60 * share * self.options.minutes_of_search, done)
+        def search() -> list[Candidate]:
+            minutes = share * self.options.minutes_of_search
+            with self.progress.step(f"searching plans of {budget * 1e3:.3g} ms a batch", evaluations) as done:
+                return self.explorer.best(budget, evaluations, tell, 60 * minutes, done)
+
+        return self.memory.search(self.explorer, budget, evaluations, search)
 
     def _timed(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
-        if not candidates:
-            return []
+        """The candidates as plan.json has them, each with its measured time; none is timed twice."""
+        new = [each for each in candidates if self.memory.timing(each.plan) is None]
+        if new:
+            self.memory.add_timings(self._measured(new))
+        rows = []
+        for each in candidates:
+            timing = self.memory.timing(each.plan)
+            assert timing is not None
+            self.explorer.learn(each.plan, timing["measured"])
+            rows.append({**told(each), **timing})
+        return rows
+
+    def _measured(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
+        """Predicted and measured seconds a batch of plans, timed in turn with the model itself."""
         models = {each.plan: fold(each.plan.build(self.teacher.cpu())) for each in candidates}
         with self.progress.step(f"timing the best {len(candidates)}", len(models) + 1 + self.clock.repeats) as done:
             timed = self.clock.models({None: fold(apply(self.teacher)), **models}, done)
@@ -130,8 +147,9 @@ class Chooser:
             measured = timed[each.plan].median
             if self.options.target.latency is None:  # beside the model itself: the machine may be slower than it was
                 measured = self.seconds / speedup
-            self.explorer.learn(each.plan, measured)
-            rows.append({**told(each), "measured": measured, "spread": spread})
+            rows.append(
+                {"plan": each.plan.to_json(), "predicted": each.seconds, "measured": measured, "spread": spread}
+            )
         return rows
 
     def _tried(self, met: list[dict[str, Any]], entries: dict[str, Any]) -> dict[str, Any]:
@@ -148,12 +166,13 @@ class Chooser:
         if not updates:
             return met[0]
         trials: list[dict[str, Any]] = entries.setdefault("trials", [])
-        with self.progress.step(f"trying {len(finalists)} plans by {updates} updates each", len(finalists)) as done:
-            for each in finalists:
-                if each["plan"] not in [known["plan"] for known in trials]:
+        new = [each for each in finalists if each["plan"] not in [known["plan"] for known in trials]]
+        if new:
+            with self.progress.step(f"trying {len(new)} plans by {updates} updates each", len(new)) as done:
+                for each in new:
                     trials.append(self._trial(each, updates))
-                    self.keep()
-                done(len(trials))
+                    self.memory.keep()
+                    done()
         trained = {str(trial["plan"]): trial["loss"] for trial in trials}
         return min(finalists, key=lambda each: trained[str(each["plan"])])
 

@@ -59,12 +59,17 @@ class Distiller:
         """The images for choosing, as a model of this size sees them."""
         return sample_images(model, self.parts.choosing, len(self.parts.choosing), seed=self.options.seed)
 
+    def fitting(self, model: nn.Module, images: int) -> Tensor:
+        """Some of the images for training, to which modules are fitted, as a model of this size sees them."""
+        return sample_images(model, self.parts.training, images, seed=self.options.seed)
+
     def calibrated(self, plan: Plan) -> nn.Module:
         """The plan's model, fitted to the teacher and not trained."""
         student = plan.build(self.teacher.cpu())
         if not plan.shares:
             return student
-        return calibrate(student, Plan(plan.size).build(self.teacher), self.view(student))
+        images = self.fitting(student, len(self.parts.choosing))
+        return calibrate(student, Plan(plan.size).build(self.teacher), images)
 
     def distilled(
         self, student: nn.Module, entries: dict[str, Any], folder: Path | None, objective: str | Objective = "soft"
@@ -78,7 +83,7 @@ class Distiller:
             objective: what is learnt from the teacher.
         """
         training, recipe = self.affordable(student, entries)
-        result = self._fit(student, training, recipe, folder, objective=objective, quiet=self.progress.quiet)
+        result = self._fit(student, training, recipe, folder, objective=objective, quiet=not self.progress.prints)
         if not result.finished:
             raise Interrupted
         entries["start"] = result.start

@@ -87,6 +87,8 @@ class Explorer:
 
     def learn(self, plan: Plan, measured: float) -> None:
         """Take note of the seconds a batch that a plan really takes."""
+        if plan in self.timed:
+            return
         self.timed[plan] = measured
         self.ratios.setdefault(self.family(plan), []).append(measured / self.costs.predict(plan))
 
@@ -205,9 +207,9 @@ class _Race:
 
     def open(self, share: float = 1.0) -> bool:
         """Whether time and images are left of this share, beside those that the families' best need at the end."""
-        kept = FAMILIES * (self.every - self.few)
-        in_time = time.monotonic() - self.began < share * self.seconds
-        return self.looked + kept < share * self.evaluations * self.explorer.few and in_time
+        images = share * self.evaluations * self.explorer.few
+        kept = min(FAMILIES * (self.every - self.few), images / 2)
+        return self.looked + kept < images and time.monotonic() - self.began < share * self.seconds
 
     def begin(self, given: Iterable[Direction]) -> None:
         """A first look at as many of these as half of time and images are for; then they race, the best first."""

@@ -48,8 +48,11 @@ class Finish:
             budget: seconds a batch that this comes to.
             done: called when a model is ready, has had a turn or is judged: four times and once a turn.
         """
-        own = fuse(apply(self.teacher.cpu()), verify=False)
-        timed = self.clock.models({"teacher": own, "lean": model}, done)
+        models = {"teacher": fuse(apply(self.teacher.cpu()), verify=False)}
+        if plan != Plan(self.space.sizes[0]):  # else it is the same program, of which two timings differ by noise alone
+            models["lean"] = model
+        timed = self.clock.models(models, done)
+        timed.setdefault("lean", timed["teacher"])
         speedup, spread = timed["lean"].speedup(timed["teacher"])
         final: dict[str, Any] = {
             "seconds": timed["lean"].median, "teacher_seconds": timed["teacher"].median, "speedup": speedup,
@@ -114,3 +117,23 @@ def met(target: Target, final: dict[str, Any], budget: float) -> bool:
     if target.speedup is not None:
         return final["speedup"] * MISSED >= target.speedup
     return final["seconds"] <= MISSED * budget
+
+
+def why_missed(target: Target, chosen: dict[str, Any], budget: float) -> str:
+    """Why a target is not met, for people.
+
+    Args:
+        target: what was asked for.
+        chosen: the plan that was chosen, with its time as it was measured then.
+        budget: seconds a batch that the target comes to.
+
+    >>> why_missed(Target(speedup=50), {"measured": 1.0, "out_of_reach": True}, 0.02)
+    'this is the fastest plan that was found'
+    """
+    if target.max_drop is not None:
+        return "on the images kept apart the plan loses more than on those it was chosen by"
+    if chosen.get("out_of_reach"):
+        return "this is the fastest plan that was found"
+    if chosen["measured"] > MISSED * budget:
+        return "none of the plans that were timed is as fast as was predicted, and this is the fastest of them"
+    return "timed once more the plan is slower than when it was chosen, as on a machine that does other things too"

@@ -12,23 +12,25 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..core import fuse, save
+from ..core import apply, fuse, save
 from ..data.samples import sample_images
 from ..speed import load
-from .choose import MISSED, Chooser, told
 from .clock import clock_for
 from .cost import Costs, fit_to_whole_models
 from .cost_table import measure_costs, whole_models
 from .distil import Distiller
 from .explore import Explorer
-from .final import Finish
-from .judge import Judge
+from .final import Finish, why_missed
+from .interrupts import sigterm_as_interrupt
+from .judge import FITTED_ON, Judge
+from .memory import Memory
 from .outcome import Lean
 from .parts import Parts
 from .plan import Plan, space_of
 from .progress import Progress, in_words
 from .record import Record, about
 from .report import page
+from .selection import Selection
 from .shared import Shared, shareable
 from .target import Options, Target
 
@@ -48,9 +50,15 @@ class Job:
     """
 
     def __init__(self, teacher: nn.Module, parts: Parts, options: Options, folder: Path | None, progress: Progress):
-        self.teacher, self.parts, self.options, self.progress = teacher.eval(), parts, options, progress
+        self.teacher = teacher = apply(teacher).eval()  # the caller's own stays on its device and in its mode
+        self.parts, self.options, self.progress = parts, options, progress
         self.clock = clock_for(options.place, options.runtime)
         self.space = space_of(teacher, options.methods, options.sizes and not options.shared)
+        if not self.space.choices and len(self.space.sizes) == 1:
+            raise ValueError(
+                "there is nothing to change in this model: no method that was asked for serves it, and it takes images "
+                "of one size; lf.optimize alone makes it as fast as it gets"
+            )
         if options.shared and not shareable(self.space):
             raise ValueError(
                 "no method here takes other shares of the tokens with the same weights, so no weights can be shared"
@@ -69,13 +77,15 @@ class Job:
         """All steps; an interruption leaves what is done, and says how to go on."""
         self.began = time.perf_counter()
         try:
-            costs = self._costs()
-            self._choose(costs)
-            made = self._shared() if self.options.shared else map(self._student, range(len(self.points)))
-            results = [self._finished(index, student) for index, student in enumerate(made)]
-            return self._told(results)
+            with sigterm_as_interrupt():
+                self._choose(self._costs())
+                made = self._shared() if self.options.shared else map(self._student, range(len(self.points)))
+                results = [self._finished(index, student) for index, student in enumerate(made)]
+                return self._told(results)
         except KeyboardInterrupt:
             where = f": the same call goes on from what lies in {self.folder}" if self.folder is not None else ""
+            self.entries["took"] = self._took()
+            self.record.keep()
             self.progress.say(f"interrupted{where}")
             raise
 
@@ -104,60 +114,28 @@ class Job:
         judge = self._judge()
         few = 64 if judge.device.type == "cpu" else 256
         explorer = Explorer(self.space, costs, judge, few, self.options.seed)
-        try:
-            if self.options.shared:
-                self._choose_alike(explorer)
-            else:
-                self._choose_each(explorer)
-        finally:
-            self.entries["candidates"] = [told(each) for each in explorer.candidates()]
-            self.entries["judged"] = judge.to_json()
+
+        def keep() -> None:
+            self.entries["candidates"], self.entries["judged"] = selection.candidates(), judge.to_json()
             self.record.keep()
 
-    def _choose_each(self, explorer: Explorer) -> None:
-        seconds = self.entries["teacher"]["seconds"]
-        for target, entries in self.points:
-            if "chosen" in entries:
-                continue
-            chooser = self._chooser(explorer)
-            if target.max_drop is not None:
-                entries["chosen"] = chooser.fastest_within(target.max_drop)
-            else:
-                entries["chosen"] = chooser.within(target.budget(seconds), entries)
-            self.progress.say(f"chosen: {Plan.from_json(entries['chosen']['plan'])}")
-            self.record.keep()
-
-    def _choose_alike(self, explorer: Explorer) -> None:
-        """Plans of one method for all targets, as shared weights need: of the one that meets most, then loses least."""
-        seconds = self.entries["teacher"]["seconds"]
-        found: dict[str, list[dict[str, Any]]] = {}
-        for name in shareable(self.space):
-            space = dataclasses.replace(self.space, choices={name: self.space.choices[name]})
-            alone = Explorer(space, explorer.costs, explorer.judge, explorer.few, explorer.seed)
-            chooser = self._chooser(alone, trials=False)
-            found[name] = [chooser.within(target.budget(seconds), {}) for target, _ in self.points]
-
-        def misses_and_loss(name: str) -> tuple[int, float]:
-            budgets = [target.budget(seconds) for target, _ in self.points]
-            missed = sum(each["measured"] > MISSED * most for each, most in zip(found[name], budgets, strict=True))
-            return missed, sum(each["loss"] for each in found[name])
-
-        best = min(found, key=misses_and_loss)
-        for (_, entries), chosen in zip(self.points, found[best], strict=True):
-            entries["chosen"] = chosen
-            self.progress.say(f"chosen: {Plan.from_json(chosen['plan'])}")
-
-    def _chooser(self, explorer: Explorer, trials: bool = True) -> Chooser:
-        return Chooser(
+        selection = Selection(
             self.teacher, self.entries["teacher"]["seconds"], explorer, self.clock, self.distiller, self.options,
-            self.progress, self.record.keep, trials and self.options.train,
+            self.progress, Memory(self.entries, keep),
         )  # fmt: skip
+        try:
+            (selection.alike if self.options.shared else selection.each)(self.points)
+        finally:
+            keep()
 
     def _judge(self) -> Judge:
         def images(size: tuple[int, int]) -> Tensor:
             return self.distiller.view(Plan(size).build(self.teacher))
 
-        judge = Judge(self.teacher.to(self.options.place.device), self.space, images)
+        def fitting() -> Tensor:
+            return self.distiller.fitting(self.teacher, FITTED_ON)
+
+        judge = Judge(self.teacher.to(self.options.place.device), self.space, images, fitting)
         judge.read_json(self.entries.get("judged", []))
         return judge
 
@@ -209,10 +187,13 @@ class Job:
         pace = sum(trial["seconds"] for trial in trials) / sum(trial["updates"] for trial in trials)
         return f", about {in_words(pace * updates)}"
 
-    def _shared(self) -> Sequence[nn.Module | None]:
-        """The models of all plans with one set of weights."""
-        if all(self._file(index) is not None for index in range(len(self.points))):
-            return [None] * len(self.points)
+    def _shared(self) -> list[nn.Module | None]:
+        """The models of all plans with one set of weights; None where the folder has the finished one."""
+        wanted = [self._file(index) is None for index in range(len(self.points))]
+        models = self._with_shared_weights() if any(wanted) else [None] * len(self.points)
+        return [model if each else None for model, each in zip(models, wanted, strict=True)]
+
+    def _with_shared_weights(self) -> Sequence[nn.Module | None]:
         plans = [self._plan(index) for index in range(len(self.points))]
         shared = Shared(self.teacher.cpu(), plans)
         if not self.options.train:
@@ -236,12 +217,13 @@ class Job:
             model = load(file, fast=False).eval()
         else:
             model = fuse(student.cpu(), verify=bool(plan.shares))
+            budget = target.budget(self.entries["teacher"]["seconds"])
             with self.progress.step("timing and judging the result", 4 + self.finish.clock.repeats) as done:
-                budget = target.budget(self.entries["teacher"]["seconds"])
                 final = self.finish(plan, model, target, budget, done)
             if file is not None:
                 save(model, file)
-            entries["final"] = {**final, "took": time.perf_counter() - self.began}
+            missed = {} if final["met"] else {"missed": why_missed(target, entries["chosen"], budget)}
+            entries["final"] = {**final, **missed, "took": self._took()}
             self.record.keep()
         if file is not None and self.finish.export_is_missing(file, entries.get("export")):
             with self.progress.step(f"exporting to {self.options.export}"):
@@ -251,13 +233,18 @@ class Job:
         final = entries["final"]
         return Lean(model, plan, final["speedup"], final["met"], self.entries, self.folder, files)
 
+    def _took(self) -> float:
+        """Seconds of work until now, those before an interruption among them."""
+        return self.entries.get("took", 0.0) + time.perf_counter() - self.began
+
     def _told(self, results: list[Lean]) -> Lean:
         """What the caller gets, and the page about it."""
         good = [index for index, each in enumerate(results) if each.met] or list(range(len(results)))
         index = max(good, key=lambda index: results[index].speedup)
         shown, (target, entries) = results[index], self.points[index]
         if self.options.target.curve is not None:
-            self.entries |= {name: entries[name] for name in ("chosen", "final")}
+            told = ("chosen", "final", "training", "distilled")
+            self.entries |= {name: entries[name] for name in told if name in entries}
             self.record.keep()
         if self.folder is not None:
             self._write_page(shown, target)

@@ -93,13 +93,23 @@ class Judge:
         teacher: the unchanged model, in evaluation mode, where it is to be judged.
         space: what plans are made from.
         images: size → the same images as a model of that size takes them, (n, C, H, W); asked for when needed.
+        fitting: other images, as the teacher takes them, to which modules are fitted; asked for when needed. Without
+            them modules are fitted to the first of `images`, and look better there than elsewhere.
     """
 
-    def __init__(self, teacher: nn.Module, space: Space, images: Callable[[tuple[int, int]], Tensor]):
+    def __init__(
+        self,
+        teacher: nn.Module,
+        space: Space,
+        images: Callable[[tuple[int, int]], Tensor],
+        fitting: Callable[[], Tensor] | None = None,
+    ):
         self.teacher, self.space, self._images = teacher.eval(), space, images
+        self._fitting = fitting or (lambda: self._view(self.own)[:FITTED_ON])
         self.device = next(teacher.parameters()).device
         self.rounds = quick_precision(teacher, self.device) == "bf16"
         self.own = tuple(input_of(teacher)["input_size"][1:])
+        self._fitted_to: Tensor | None = None
         self._pixels: dict[tuple[int, int], Tensor] = {}
         self._bases: dict[tuple[Any, ...], nn.Module] = {}
         self.answers = self._answers(self.teacher, self.own)  # (n, classes or C)
@@ -189,8 +199,9 @@ class Judge:
             method = METHODS[name].with_shares(dict.fromkeys(self.space.choices[name].blocks, share))
             if "refine_steps" in method.fields():
                 method = method.replace(refine_steps=0)
-            pixels = self._view(self.own)[:FITTED_ON]
-            self._bases[name, share] = calibrate(apply(self.teacher, method), self.teacher, pixels).eval()
+            if self._fitted_to is None:
+                self._fitted_to = self._fitting().to(self.device)
+            self._bases[name, share] = calibrate(apply(self.teacher, method), self.teacher, self._fitted_to).eval()
         return self._bases[name, share]
 
     def _view(self, size: tuple[int, int]) -> Tensor:

@@ -91,7 +91,14 @@ def split(data: Source, judge: Source | None = None, choosing: int = 256, judgin
 
 def _judged_apart(data: Source, opened: Data, judge: Source | None) -> Data | None:
     if judge is not None:
-        return open_data(judge, "val")
+        apart = open_data(judge, "val")
+        common = _in_common(opened, apart)
+        if common:
+            raise ValueError(
+                f"{common} of the {len(apart)} images of {apart.name} to judge on are among those to choose and train "
+                "by; give others, or none: a part of the data is then kept apart"
+            )
+        return apart
     if not isinstance(data, str | os.PathLike):
         return None
     try:
@@ -99,3 +106,20 @@ def _judged_apart(data: Source, opened: Data, judge: Source | None) -> Data | No
     except ValueError:
         return None
     return None if same_images(opened, other) else other  # data without splits are their own validation split
+
+
+def _in_common(one: Data, other: Data) -> int:
+    """How many images two data sets share, as far as arrays or the names of files tell."""
+    if same_images(one, other):
+        return len(other)
+    if not (isinstance(one, Files) and isinstance(other, Files)):
+        return 0
+    return len(_files(one) & _files(other))
+
+
+def _files(data: Files) -> set[str]:
+    """Where the pictures lie; empty where they are no files of their own."""
+    try:
+        return {os.path.realpath(data.reader.filename(index, absolute=True)) for index in range(len(data))}
+    except (OSError, TypeError, AttributeError, NotImplementedError):
+        return set()

@@ -5,6 +5,7 @@
 Plans are values: hashable, comparable, written to JSON as they are.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -189,5 +190,5 @@ def _sizes(model: nn.Module) -> tuple[tuple[int, int], ...]:
     patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
     if grid is None or not isinstance(patch, tuple) or not hasattr(model, "pos_embed") or height != width:
         return ((height, width),)
-    step = patch[0]
+    step = math.lcm(*patch)  # a patch need not be a square
     return tuple((side, side) for side in range(height, height // 2, -step))

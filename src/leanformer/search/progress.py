@@ -41,8 +41,13 @@ class Progress:
             self._console.print(text, highlight=False, markup=False)
 
     @property
+    def prints(self) -> bool:
+        """Whether lines go to the console, and not nowhere or to the caller."""
+        return not self.quiet and self._said is None
+
+    @property
     def shows_bars(self) -> bool:
-        return not self.quiet and self._said is None and self._console.is_terminal
+        return self.prints and self._console.is_terminal
 
     @contextmanager
     def step(self, name: str, total: int | None = None) -> Iterator[Callable[..., None]]:

@@ -16,7 +16,7 @@ from ..speed import chip_name
 from .parts import Parts
 from .target import Options
 
-FORMAT = 5
+FORMAT = 6
 LOOKED_AT = 2000
 """Images of a data set by which it is known again."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core import METHODS, Objective, Sum, apply, blocks_of, with_options
+from ..core import METHODS, Objective, Sum, apply, blocks_of
 from ..train.learner import choose_objective
 from .plan import Plan, Space
 
@@ -48,8 +48,11 @@ class Shared:
         return tuple(1 - plan.of_method(self.name or "").get(block, 0.0) for block in self.blocks)
 
     def model(self, student: nn.Module, plan: Plan) -> nn.Module:
-        """The trained student with one plan's shares; its weights are the student's."""
-        return with_options(student, keep_rate=self.rates(plan)) if self.name is not None else student
+        """One plan's model with the student's weights, and with the method in the blocks of this plan alone: where no
+        token goes it would take time for nothing."""
+        model = plan.build(self.teacher)
+        model.load_state_dict(student.state_dict())
+        return model
 
     def objective(self) -> Objective:
         """Soft answers of the teacher, or its features where it has no head; the plans in turn."""

@@ -38,7 +38,8 @@ class Target:
             raise ValueError(f"max_drop is {self.max_drop}; give points from 0 to 100, such as 0.5")
         if self.curve is not None:
             wrong = [each for each in self.curve if not 1 <= each < math.inf]
-            if wrong or len(set(self.curve)) != len(self.curve) or not self.curve:
+            names = {f"{each:g}" for each in self.curve}  # those of the files
+            if wrong or len(names) != len(self.curve) or not self.curve:
                 raise ValueError(f"curve is {self.curve}; give different speed-ups of 1 or more, such as 1.5 2 3")
 
     def points(self) -> tuple["Target", ...]:
