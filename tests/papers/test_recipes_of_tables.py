@@ -54,3 +54,24 @@ def test_a_model_that_is_trained_on_at_384_pixels_gets_the_dropout_of_that_recip
     assert torch.equal(student.head.fc2.weight, trained.head.fc2.weight)
     other = published.sized(lf.create("vit", img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2))
     assert lf.core.input_of(other)["input_size"] == (3, 384, 384)
+
+
+def test_a_riformer_that_is_trained_on_at_384_pixels_learns_from_logits_alone():
+    small = {"depths": (1, 1, 2, 1), "dims": (8, 8, 16, 16), "num_classes": 3, "img_size": 64}
+    published, trained = PUBLISHED["riformer_s12_384"], PUBLISHED["riformer_s12"].build(**small)
+    student = published.student(published.sized(trained))
+    teacher = lf.create("gfnet_h_b", img_size=64, depth=(1, 1, 1, 1), embed_dim=(8, 8, 8, 8), num_classes=3)
+    (method,) = lf.card_of(student).methods
+    assert method == published.methods[0]
+    assert list(method.objective(student, teacher).teacher_taps()) == ["teacher"]
+    assert torch.equal(student.stages[0].blocks[0].mix.fn.weight, trained.stages[0].blocks[0].mix.fn.weight)
+
+
+@pytest.mark.parametrize("name", ["sit_ti", "sit_s", "sit_m", "sit_l", "sit_deit_s", "sit_deit_s_fast"])
+def test_a_sit_is_loaded_with_its_stages_in_their_order(name, tmp_path):
+    dims = {"embed_dim": 12, "num_heads": 2, "img_size": 64}
+    model = PUBLISHED[name].build(**dims)
+    again = lf.load(lf.save(model, tmp_path / "model.safetensors"))
+    assert lf.card_of(again).methods == PUBLISHED[name].methods
+    slimmed = [[type(block.pre).__name__ for block in each.blocks] for each in (model, again)]
+    assert slimmed[0] == slimmed[1]

@@ -249,10 +249,15 @@ def _changed(model: nn.Module, card: Card) -> dict[str, Any]:
     return changed
 
 
-def _with_places_in_order(options: dict[str, Any]) -> dict[str, Any]:
-    """Options as earlier versions meant them: they took places in any order, and values in that of rising places."""
+def _method(name: str, options: dict[str, Any]) -> Method:
+    """A method as its card has it. Earlier versions took places in any order, and values in that of rising places."""
     places = {key: sorted(options[key]) for key in ("at", "blocks", "stages") if isinstance(options.get(key), list)}
-    return {**options, **places}
+    try:
+        return method_from(name, options)
+    except ValueError:
+        if places.items() <= options.items():
+            raise
+    return method_from(name, {**options, **places})
 
 
 def _from_json(data: dict[str, Any]) -> Card:
@@ -270,7 +275,7 @@ def _from_json(data: dict[str, Any]) -> Card:
         known = METHODS.get(entry["name"])
         if known is not None and entry["version"] > known.version:
             raise ValueError(f"{entry['name']} of version {entry['version']} is newer than this leanformer: update it")
-        methods.append(method_from(entry["name"], _with_places_in_order(entry["options"])))
+        methods.append(_method(entry["name"], entry["options"]))
     return Card(
         backbone=data["backbone"],
         arguments=dict(data["arguments"]),

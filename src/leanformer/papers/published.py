@@ -30,7 +30,8 @@ class Published:
     img_size: int | None = None
     """For fine-tuning at another size than that of the model it starts from."""
     schedule: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options that say when a method acts, for a model that was trained with the method already."""
+    """Options of the recipe's methods for a model that was trained with them already, which has others: when a method
+    acts, and what it imitates."""
     teacher: str = ""
     """What the paper distilled from, in words that `--teacher` understands but for the weights, parted by ' + '."""
     task: str = ""
@@ -60,7 +61,7 @@ class Published:
         return apply(extended(start, **self.added), *(methods or self.methods))
 
     def _rescheduled(self, start: nn.Module) -> nn.Module:
-        """A model that has the recipe's methods on it already, each with the recipe's schedule."""
+        """A model that has the recipe's methods on it already, each with the options that the recipe has for that."""
         if not self.schedule:
             return start
         card, names = card_of(start), {method.name for method in self.methods}
