@@ -311,6 +311,17 @@ def test_labels_that_are_places_in_maps_are_neither_mixed_nor_smoothed(setting: 
     assert not (tmp_path / "run").exists()
 
 
+def test_labels_of_other_classes_than_the_students_are_refused(maps: LabelMaps):
+    images, recipe = (torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.arange(8) % 3), lf.recipes.plain(epochs=1)
+    other = lf.create("lvvit", img_size=32, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+    same = {"recipe": recipe, "data": images, "device": "cpu", "quiet": True}
+    with pytest.raises(ValueError, match=f"has labels of {maps.num_classes} classes, the student a head for 3: take"):
+        lf.train.fit(other, objective=TokenLabels(labels=maps), **same)
+    annotator = timm.create_model("resnet10t", num_classes=7)
+    with pytest.raises(ValueError, match="the teacher 'annotator' has labels of 7 classes, the student a head for 3"):
+        lf.train.fit(other, objective="token_labels", teacher={"annotator": annotator}, **same)
+
+
 def test_the_published_recipes_of_token_labels_take_label_maps():
     found = [one.recipe for one in lf.recipes.PUBLISHED.values() if "token_labels" in one.recipe.objective]
     assert found

@@ -139,12 +139,16 @@ class TokenLabels(Objective):
         """
         if getattr(student, "aux", "none") == "none":
             raise ValueError(f"{type(student).__name__} has no token-label head; take an LV-ViT, but not aux='none'")
+        if self.labels is not None:
+            _same_classes(f"{self.labels.folder}", self.labels.num_classes, student)
         refuse_untraceable(student)
         student.aux_head.requires_grad_(True)  # type: ignore[operator]
         student.return_dense, student.mix_token = True, self.mix_token  # type: ignore[assignment]
         self._student = (student,)
 
     def teacher_form(self, name: str, teacher: nn.Module) -> nn.Module:
+        if name == self.annotator and self._student and self.labels is None:
+            _same_classes(f"the teacher '{name}'", getattr(teacher, "num_classes", None), self._student[0])
         return Annotator(teacher) if name == self.annotator and not _labels_places(teacher) else teacher
 
     def data_form(self, data: Any, seed: int) -> Any:
@@ -213,6 +217,15 @@ class TokenLabels(Objective):
             return None
         rows = trace(self._student[0], {path: step.student.taps[path] for path in paths})[-1]  # (B, M, N)
         return single_patches(rows)
+
+
+def _same_classes(source: str, classes: int | None, student: Any) -> None:
+    """Refuse labels of other classes than the student's; a module of one's own need not say how many it has."""
+    if classes is not None and classes != student.num_classes:
+        raise ValueError(
+            f"{source} has labels of {classes} classes, the student a head for {student.num_classes}: take labels of "
+            f"the student's classes, or a student with num_classes={classes}"
+        )
 
 
 def _labels_places(teacher: nn.Module) -> bool:

@@ -217,8 +217,8 @@ class FeatureRecalibration(Objective):
             loss = distil(logits, step.teacher().logits(), temperature=self.tau)
             terms["logits"] = self.lambda_logits * loss
         if self.lambda_hard:
-            label = step.teacher("cnn").logits().argmax(1)  # (B,)
-            terms["hard"] = self.lambda_hard * F.cross_entropy(step.student.taps["head_dist"].float(), label)
+            answers = step.teacher("cnn").logits()
+            terms["hard"] = self.lambda_hard * distil(step.student.taps["head_dist"].float(), answers, "hard")
         return terms
 
     def _token_loss(self, step: Step) -> Tensor:
