@@ -174,6 +174,30 @@ def evidence(start):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lean 1.5",
+        "ToMe in blocks 3, 6, 9, 1.5",
+        "lean 2",
+        "lean 2.5",
+        *(f"fewer pixels, {n}" for n in ("1.5", "2", "2.5")),
+    ],
+)
+def test_the_page_on_photographs_says_what_was_measured_on_an_h200(name):
+    student = over_seeds(rows("lean_search_distilled_h200"), "judge")[name]
+    (timed,) = [row for row in rows("study_imagenet_times_h200") if row["model"] == name]
+    page = (ROOT / "docs" / "evidence.md").read_text()
+    (line,) = re.findall(rf"^\| {re.escape(name)}(?:: .*?)? \|(.*x \|.*x \| \d \|.*)\|$", page, re.MULTILINE)
+    over_timm, over_own, seeds, top1, less, agreement = (cell.strip() for cell in line.split("|"))
+    assert numbers(over_timm) + numbers(over_own) == pytest.approx([timed["over_timm"], timed["over_own"]], abs=0.0051)
+    assert int(seeds) == len(student.top1)
+    spread = [min(student.top1), max(student.top1)] if len(student.top1) > 1 else []
+    assert numbers(top1) == pytest.approx([student.mean, *spread], abs=0.051)
+    assert less == difference(student.right, teacher_answers(ROOT / "results"))
+    assert float(agreement) == pytest.approx(student.agreement, abs=0.051)
+
+
 @pytest.mark.parametrize("name", ["lean 1.5", "lean 2", "Torch-Pruning to 0.8 GMACs", "Torch-Pruning to 0.61 GMACs"])
 def test_pruned_channels_stand_beside_plans_as_measured(name):
     timed = {row["model"]: row for row in rows("study_imagenet_times_cpu")}[name]
