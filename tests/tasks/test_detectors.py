@@ -1,12 +1,15 @@
 """Detectors around lean backbones: torchvision's convention, cards, fusing proven on boxes, published counts."""
 
+from typing import Any
+
 import pytest
 import torch
 
 import leanformer as lf
 from leanformer.core.plan import _prove
-from leanformer.measure import count
+from leanformer.measure import compare, count
 from leanformer.methods.repa.idle_ffn import IdleFFN
+from leanformer.tasks.pyramid import Features
 
 KINDS = ("retinanet", "faster_rcnn", "mask_rcnn")
 SMALL = {"channels": 16, "min_size": 64, "max_size": 96, "detections": 10}
@@ -127,6 +130,31 @@ def test_a_fast_detector_finds_the_same_boxes_and_its_file_holds_the_plain_one(l
     for one, two, three in zip(plain(pictures()), fast(pictures()), again(pictures()), strict=True):
         assert all(torch.equal(one[name], two[name]) and torch.equal(one[name], three[name]) for name in one)
     assert all(p.requires_grad for p in plain.parameters())
+
+
+def test_a_detector_is_optimised_for_pictures_as_they_are_padded():
+    plain = lf.tasks.detector("retinanet", lf.create("metaformer", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32)), 2,
+                              channels=16, min_size=50, max_size=90).eval()  # fmt: skip
+    fast: Any = plain.optimised_inside(optimized, device="cpu", size=None)
+    picture = torch.rand(plain.pretrained_cfg["input_size"])
+    assert fast.choice == (3, *plain.transform([picture])[0].tensors.shape[2:])
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "optimised"])
+def test_a_detector_is_timed_whole_with_its_backbone_made_fast(mode, monkeypatch):
+    asked: list[torch.nn.Module] = []
+    monkeypatch.setattr(torch, "compile", lambda module, **how: asked.append(module) or module)
+    plain = lf.tasks.detector("faster_rcnn", lf.create("metaformer", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32)), 2,
+                              channels=16, min_size=64, max_size=96).eval()  # fmt: skip
+    found = compare([plain], device="cpu", batches=[1], dtypes=["bfloat16"], modes=[mode], repeats=1,
+                    optimize=lambda model, **how: model.optimised_inside(optimized, **how))  # fmt: skip
+    assert [row.mode for row in found.rows] == [mode]
+    assert [isinstance(module, Features) for module in asked] == [True] * (mode == "compiled")
+
+
+def test_what_a_detector_finds_fits_no_cuda_graph(lean):
+    with pytest.raises(ValueError, match="has no mode 'graph', since what it computes depends on what it sees"):
+        compare([lean["retinanet"]], device="cpu", batches=[1], dtypes=["float32"], modes=["graph"], repeats=1)
 
 
 @pytest.mark.exhaustive

@@ -34,6 +34,10 @@ class OptimisesInside(Protocol):
         """The model with that part optimised by `optimize`, which takes what is in `how`."""
         ...
 
+    def compiled_inside(self, compile: Any) -> nn.Module:
+        """The model around the same weights with that part compiled by `compile`, such as `torch.compile`."""
+        ...
+
 
 def evidence_of(model: nn.Module) -> dict[str, Tensor]:
     """What a model answers to two random images of its own size and dtype, by name.

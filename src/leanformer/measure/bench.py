@@ -16,10 +16,11 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import nn
 
-from ..core import card_of, input_of
+from ..core import OptimisesInside, card_of, input_of
 from .comparison_table import comparison_table
 from .counting import count
 from .energy import joules
+from .inside import prepare_inside
 from .load_by_others import LoadByOthers, load_message
 from .rates import matrix_peak
 from .results import record, write_result
@@ -157,9 +158,10 @@ class _Cell:
         ready: dict[tuple[str, str], _Ready] = {}
         memory = {}
         for name, model in models.items():
-            twin = copy.deepcopy(model).eval().to(self.device, getattr(torch, self.dtype))
+            dtype = torch.float32 if isinstance(model, OptimisesInside) else getattr(torch, self.dtype)
+            twin = copy.deepcopy(model).eval().to(self.device, dtype)
             shape = (self.batch, *(self.size or input_of(model)["input_size"]))
-            images = torch.randn(shape, device=self.device).to(getattr(torch, self.dtype))
+            images = torch.randn(shape, device=self.device).to(dtype)
             for mode in self.modes:
                 ready[name, mode] = self._ready(ready.get((name, "compiled")), model, twin, images, mode)
                 memory[name, mode] = self._memory(ready[name, mode].call, twin, images)
@@ -206,6 +208,9 @@ class _Cell:
     def _ready(
         self, compiled: "_Ready | None", model: nn.Module, twin: nn.Module, images: torch.Tensor, mode: str
     ) -> "_Ready":
+        if isinstance(twin, OptimisesInside) and mode not in self.runtimes:
+            whole = prepare_inside(twin, images, mode, self.dtype, self.optimize)
+            return _Ready(nn.Identity(), whole, lambda: whole)
         if mode == OPTIMISED and self.optimize is not None:
             options = {"device": self.device, "batch": self.batch, "dtype": self.dtype, "size": tuple(images.shape[1:])}
             fast = self.optimize(model, **options, search=False)
@@ -222,8 +227,8 @@ class _Cell:
         """A call on `images`: of `twin` (the model in the wanted dtype) in PyTorch, or of the model in its runtime."""
         if mode not in self.runtimes:
             return prepare(twin, images, mode)
-        if images.dtype != torch.float32 or images.device.type != "cpu":
-            raise ValueError(f"runtime '{mode}' is measured in float32 on the CPU, not in {images.dtype}")
+        if self.dtype != "float32" or images.device.type != "cpu":
+            raise ValueError(f"runtime '{mode}' is measured in float32 on the CPU, not in {self.dtype}")
         return functools.partial(self.opened(mode, model), images)
 
     def _timings(

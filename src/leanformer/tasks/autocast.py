@@ -41,5 +41,5 @@ def widened(found: Any) -> Any:
         half = found.dtype in HALF and torch.is_autocast_enabled(found.device.type)
         return found.float() if half else found
     if isinstance(found, dict):
-        return type(found)((name, widened(each)) for name, each in found.items())
+        return {name: widened(each) for name, each in found.items()}  # torch.compile makes no other kind of dict
     return type(found)(widened(each) for each in found)

@@ -17,7 +17,7 @@ from .autocast import keep_places_exact
 from .detector_options import Options
 from .detector_targets import Objects, check_objects, check_targets, objects_of
 from .fast import optimize_features
-from .pyramid import Features, random_images
+from .pyramid import Features, random_images, with_features
 
 
 class Pyramid(nn.Module):
@@ -136,6 +136,10 @@ class Detector(nn.Module):
     def optimised_inside(self, optimize: Any, **how: Any) -> nn.Module:
         """The detector with its backbone optimised; see `OptimisesInside`."""
         return optimize_features(self, optimize, **how)
+
+    def compiled_inside(self, compile: Any) -> nn.Module:
+        """The detector with its backbone compiled; see `OptimisesInside`."""
+        return with_features(self, compile(self.backbone.features))
 
     def no_weight_decay(self) -> set[str]:
         return {f"backbone.features.{name}" for name in self.backbone.features.no_weight_decay()}

@@ -10,7 +10,7 @@ B batch, C_i channels of a map, H_i x W_i its size.
 import copy
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -73,9 +73,10 @@ def optimize_features(model: nn.Module, optimize: Callable[..., Any], device: An
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     plain, model = PlainForm(copy.deepcopy(model).cpu()), copy.deepcopy(model).to(device).eval()
-    features = features_of(model)
+    features, transform = features_of(model), cast(Any, model).transform
     joined = set_card(Joined(features), card_of(model))
-    how["size"] = how.get("size") or input_of(model)["input_size"]
+    channels, *sides = how.get("size") or input_of(model)["input_size"]
+    how["size"] = (channels, *(side + -side % transform.size_divisible for side in sides))  # as it is padded
     fast = optimize(joined, device=device, **how)
     new = with_features(model, FastFeatures(fast, features))
     new.plain_form, new.choice = plain, fast.choice  # type: ignore[assignment]
