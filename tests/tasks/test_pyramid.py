@@ -42,6 +42,14 @@ def test_maps_have_the_strides_and_channels_they_say_and_equal_those_of_an_image
             assert torch.equal(x, again)
 
 
+@pytest.mark.parametrize("levels", [(0,), (1,), (0, 1), (0, 3)])
+def test_fine_maps_of_a_vit_alone_take_images_of_any_size_and_are_those_of_an_image_padded_by_hand(levels):
+    maps, images = lf.features(small("vit"), levels=levels), torch.randn(1, 3, 50, 37)
+    whole = max(8, maps.strides[-1])
+    for x, again in zip(maps(images), maps(F.pad(images, (0, -37 % whole, 0, -50 % whole))), strict=True):
+        assert torch.equal(x, again)
+
+
 @pytest.mark.parametrize("family", ["poolformer", "swin", "caformer", "gfnet_h"])
 def test_at_the_size_it_was_built_for_a_backbone_gives_the_maps_of_its_classifier(family):
     model, images = small(family), torch.randn(2, 3, 64, 64)

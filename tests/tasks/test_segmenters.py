@@ -46,6 +46,15 @@ def test_a_fused_segmenter_has_no_batch_norm_gives_the_same_logits_and_loads_fro
     assert lf.card_of(again).classes == ("sky", "road", "tree")
 
 
+@pytest.mark.parametrize("kind", ["fpn", "upernet"])
+def test_a_picture_smaller_than_the_largest_stride_gets_the_logits_that_it_has_among_others(kind):
+    model = lf.tasks.segmenter(kind, lf.create("metaformer", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32)), 3, channels=64)
+    images = torch.randn(2, 3, 20, 9, dtype=torch.float64)  # norms of equal numbers enlarge what is rounded off
+    one, both = model.double().eval()(images[:1]), model(images)
+    assert one.shape == (1, 3, 20, 9)
+    assert torch.allclose(one, both[:1], atol=1e-5)
+
+
 def test_unknown_decoders_and_widths_that_no_norm_divides_are_refused():
     with pytest.raises(ValueError, match="unknown segmenter 'unet'; known: fpn, upernet"):
         lf.tasks.segmenter("unet", small("vit"), 3)

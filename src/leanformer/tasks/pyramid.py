@@ -82,7 +82,7 @@ class Features(nn.Module):
         strides, channels = strides_of(body), _channels(body)
         self.levels = _chosen(levels, len(strides))
         self.strides = tuple(strides[level] for level in self.levels)
-        self.multiple = max(strides) if self.staged else self.strides[-1]
+        self.multiple = max(strides) if self.staged else max(strides[2], self.strides[-1])  # whole patches at least
         self.forks = isinstance(body, MetaFormer) and body.fork_feat
         _behead(body, keep_norm=not self.staged, keep_forks=self.forks)
         self.body: Any = body

@@ -11,6 +11,7 @@ B batch, C channels, H x W the image, K classes.
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -42,7 +43,11 @@ class Decoder(nn.Module):
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         unused: list[Any] = [None, None]  # UPerNet's skips the maps at strides 1 and 2
-        return self.decoder([*unused, *maps] if self.kind == "upernet" else maps)
+        if self.kind == "upernet":
+            return self.decoder([*unused, *maps])
+        if not torch.compiler.is_exporting() and math.prod((maps[-1].shape[0], *maps[-1].shape[2:])) == 1:
+            return self.decoder([x.expand(2, -1, -1, -1) for x in maps])[:1]  # a group norm refuses a single place
+        return self.decoder(maps)
 
     def fused(self) -> nn.Module:
         """The same decoder with every batch norm folded into the convolution before it."""
