@@ -305,6 +305,17 @@ def test_boxes_and_masks_follow_the_picture_under_augmentation():
     assert seen > 10
 
 
+@pytest.mark.parametrize("size", [(20, 20), (40, 40), (90, 90)])
+def test_label_maps_lie_where_their_pictures_lie_after_they_were_resized(size):
+    label_map = (torch.arange(60) // 20 % 2 == 1).expand(60, 60).to(torch.uint8)  # the middle third
+    shown = Image.fromarray(255 * label_map.numpy()).convert("RGB")
+    image, target = SceneAugment(lf.train.plain(), size)(shown, Target(label_map=label_map))
+    place = torch.arange(size[1]) + 0.5
+    middles = [float((row * place).sum() / row.sum()) for row in (image[0, 0], target.label_map[0].float())]
+    assert middles[1] == pytest.approx(middles[0], abs=0.26), "both in the middle"
+    assert target.label_map.dtype == torch.uint8
+
+
 def test_batches_from_any_update_on_are_those_of_a_run_from_the_start():
     recipe, plan = lf.train.plain(flip=0.5, crop_scale=(0.3, 1.0), color_jitter=0.4), Plan(6, 2, seed=3)
     view = SceneAugment(recipe, (12, 16))

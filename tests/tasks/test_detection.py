@@ -149,6 +149,15 @@ def test_the_quality_of_a_picture_counts_what_is_missed_and_what_is_too_much():
     assert quality_of(boxes(labels=()), boxes(labels=()), torch.zeros(0)) == 1
 
 
+def test_what_is_found_in_a_crowd_of_its_class_is_not_too_much():
+    boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [40.0, 40.0, 80.0, 80.0]])
+    truth = Target(boxes, torch.tensor([0, 1]), crowd=torch.tensor([False, True]))
+    found = torch.tensor([[0.0, 0.0, 10.0, 10.0], [45.0, 45.0, 55.0, 55.0]])
+    scores = torch.tensor([0.9, 0.8])
+    assert quality_of(truth, Target(found, torch.tensor([0, 1])), scores) == 1
+    assert quality_of(truth, Target(found, torch.tensor([0, 0])), scores) == pytest.approx(1 / 1.5), "another class"
+
+
 def test_boxes_and_masks_are_drawn_where_they_are():
     mask = torch.zeros(1, 320, 320, dtype=torch.bool)
     mask[0, 100:150, 100:150] = True

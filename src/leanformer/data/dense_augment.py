@@ -52,6 +52,28 @@ class RandomCrop(v2.Transform):
         return self._call_kernel(F.crop, inpt, **params)
 
 
+class Resize(v2.Transform):
+    """Resize pictures and label maps so that both lie at the same places.
+
+    Of a label map each pixel is the one in whose middle its own lies; torchvision's takes the one at its upper left
+    corner, by which maps that become smaller move up to half a pixel against their pictures.
+
+    Args:
+        size: Height and width.
+    """
+
+    def __init__(self, size: Size):
+        super().__init__()
+        self.size = list(size)
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        if not isinstance(inpt, tv_tensors.Mask):
+            return self._call_kernel(F.resize, inpt, self.size, antialias=True)
+        exact = v2.InterpolationMode.NEAREST_EXACT
+        found = F.resize_image(inpt.as_subclass(Tensor)[None], self.size, exact)[0]  # (H, W)
+        return tv_tensors.Mask(found)
+
+
 @dataclass(frozen=True)
 class SceneAugment:
     """Pictures and targets for training.
@@ -91,7 +113,7 @@ class SceneAugment:
         if recipe.crop_scale != (1.0, 1.0) or recipe.crop_ratio != (1.0, 1.0):
             steps.append(RandomCrop(recipe.crop_scale, recipe.crop_ratio))
         if self.size is not None:
-            steps.append(v2.Resize(self.size, antialias=True))
+            steps.append(Resize(self.size))
         if recipe.flip:
             steps.append(v2.RandomHorizontalFlip(recipe.flip))
         if recipe.color_jitter:

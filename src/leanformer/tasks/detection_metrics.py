@@ -68,7 +68,7 @@ def found_in(index: int, size: tuple[int, int], truth: Target, answer: Target, s
     """
     return Found(
         index, size, _rows(truth, truth.crowd.tolist(), "iscrowd"), _rows(answer, scores.tolist(), "score"),
-        quality_of(truth.without_crowds(), answer, scores),
+        quality_of(truth, answer, scores),
     )  # fmt: skip
 
 
@@ -99,6 +99,8 @@ def encoded(mask: Tensor) -> dict[str, Any]:
 def quality_of(truth: Target, answer: Target, scores: Tensor) -> float:
     """How well a picture was answered, from 0 to 1; 1 where nothing is there and nothing was found.
 
+    What lies in a crowd of its class and matches no object is left out.
+
     Args:
         truth: What is there.
         answer: What was found.
@@ -109,16 +111,28 @@ def quality_of(truth: Target, answer: Target, scores: Tensor) -> float:
     (1.0, 0.0)
     """
     order = [i for i in scores.argsort(descending=True).tolist() if scores[i] >= MATCH]
+    crowded = _crowded(truth, answer)  # (answers,)
+    truth = truth.without_crowds()
     overlaps = box_iou(answer.boxes.float(), truth.boxes.float())  # (answers, truth)
-    free, matched = set(range(len(truth.labels))), []
+    free, matched, extra = set(range(len(truth.labels))), [], 0
     for i in order:
         same = [(overlaps[i, j].item(), j) for j in free if truth.labels[j] == answer.labels[i]]
         best, j = max(same, default=(0.0, -1))
         if best >= MATCH:
             free.remove(j)
             matched.append(best)
-    total = len(matched) + 0.5 * (len(order) - len(matched)) + 0.5 * len(free)
+        else:
+            extra += not crowded[i]
+    total = len(matched) + 0.5 * extra + 0.5 * len(free)
     return sum(matched) / total if total else 1.0
+
+
+def _crowded(truth: Target, answer: Target) -> Tensor:
+    """Which answers lie, by half of their area at least, in a crowd of their class: (answers,)."""
+    found, crowds = answer.boxes.float()[:, None], truth.boxes.float()[truth.crowd]  # (n, 1, 4), (m, 4)
+    sides = torch.minimum(found[..., 2:], crowds[:, 2:]) - torch.maximum(found[..., :2], crowds[:, :2])
+    inside = sides.clamp(min=0).prod(-1) >= MATCH * (found[..., 2:] - found[..., :2]).prod(-1)  # (n, m)
+    return (inside & (answer.labels[:, None] == truth.labels[truth.crowd])).any(1)
 
 
 def judge_boxes(found: Sequence[Found], classes: tuple[str, ...], masks: bool, seconds: float) -> DetectionResult:
