@@ -1,9 +1,12 @@
 """Recipes for rows of the papers' tables: larger images at one cost, an oracle, a model trained on at another size."""
 
 import pytest
+import timm
 import torch
+from helpers import picture_folder
 
 import leanformer as lf
+from leanformer.cli import main
 from leanformer.papers.evit.tables import LARGER, LV_LARGER
 from leanformer.papers.recipes import PUBLISHED
 
@@ -75,3 +78,33 @@ def test_a_sit_is_loaded_with_its_stages_in_their_order(name, tmp_path):
     assert lf.card_of(again).methods == PUBLISHED[name].methods
     slimmed = [[type(block.pre).__name__ for block in each.blocks] for each in (model, again)]
     assert slimmed[0] == slimmed[1]
+
+
+WHERE = ["--device", "cpu", "--workers", "0", "--max-updates", "1", "--evaluate-every", "0", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("sit_ti", "sit_ti is distilled: give --teacher self, or an --objective"),
+        ("lvvit_t", "lvvit_t is distilled: give --teacher annotator=dm_nfnet_f6:WEIGHTS, or an --objective"),
+        ("riformer_s12", "--teacher gfnet_h_b:WEIGHTS --teacher imitation=poolformer_s12:WEIGHTS, or an --objective"),
+    ],
+)
+def test_a_recipe_that_distils_is_not_trained_on_labels_alone_unless_that_is_asked_for(name, told, tmp_path, capsys):
+    command = ["train", "--recipe", name, "--data", str(tmp_path), "--output", str(tmp_path / "run"), *WHERE]
+    assert main(command) == 2
+    assert told in capsys.readouterr().err
+    assert main([*command, "--objective", "cross_entropy"]) == 2
+    assert "is distilled" not in capsys.readouterr().err
+
+
+def test_a_teacher_whose_head_is_new_is_told_of(tmp_path, capsys):
+    torch.save(timm.create_model("test_byobnet").state_dict(), tmp_path / "cnn.pth")
+    small = ["--set=img_size=32", "--set=embed_dim=12", "--set=num_heads=3", "--set=depth=2"]
+    pictures = picture_folder(tmp_path / "pictures")
+    command = ["train", "deit_tiny_patch16_224", *small, "--recipe", "finetune:batch_size=4", "--classes", "4", *WHERE]
+    where = ["--data", str(pictures), "--output", str(tmp_path / "run")]
+    assert main([*command, *where, "--teacher", f"test_byobnet:{tmp_path / 'cnn.pth'}"]) == 0
+    told = "the teacher 'teacher' has learnt nothing to answer: test_byobnet answers for 1000 classes"
+    assert told in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from . import generic, gfnet, lvvit_models, metaformer
 from .build import create, create_teacher, from_card, load
-from .head import with_head
+from .head import knows_classes, with_head
 from .registry import MODELS, register
 from .resizing import resize
 from .timm import adopt
@@ -16,6 +16,7 @@ __all__ = [
     "from_card",
     "generic",
     "gfnet",
+    "knows_classes",
     "load",
     "load_weights",
     "lvvit_models",

@@ -31,13 +31,10 @@ def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) 
     """
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 0:
         raise ValueError(f"a head has a number of classes, 0 or more, not {num_classes!r}")
-    carded = classes_of(model) or ImageNetInfo("imagenet-1k").label_names()
-    model = plain_of(model)
-    known = {name: index for index, name in enumerate(carded)}
-    rows = [known[name] for name in names or () if name in known]
-    new = copy.deepcopy(model)
-    if rows and len(rows) == len(names or ()) == num_classes:
-        _choose_rows(new, rows, len(known))
+    known = _rows(model)
+    new: Any = copy.deepcopy(plain_of(model))
+    if names and len(names) == num_classes and knows_classes(model, names):
+        _choose_rows(new, [known[name] for name in names], len(known))
     else:
         new.reset_classifier(num_classes)
     if not isinstance(getattr(new, "card", None), Card):
@@ -45,6 +42,27 @@ def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) 
     if names is not None and len(names) == num_classes:
         return set_classes(new, names)
     return new if classes_of(new) is not None else set_classes(new, None)
+
+
+def knows_classes(model: nn.Module, names: Sequence[str] | None) -> bool:
+    """Whether a model has rows for all of these classes, which a head for them keeps; without names nobody can tell.
+
+    Args:
+        model: A leanformer or timm model.
+        names: Names of the classes.
+
+    >>> import leanformer as lf
+    >>> vit = lf.create("vit", depth=1, embed_dim=8, num_heads=1, num_classes=1000)
+    >>> knows_classes(vit, ["n01440764"]), knows_classes(vit, ["apple"])
+    (True, False)
+    """
+    return bool(names) and _rows(model).keys() >= set(names or ())
+
+
+def _rows(model: nn.Module) -> dict[str, int]:
+    """The rows of a model's classes in its head, by name."""
+    names = classes_of(model) or ImageNetInfo("imagenet-1k").label_names()
+    return {name: index for index, name in enumerate(names)}
 
 
 def _choose_rows(model: Any, rows: list[int], classes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,6 +119,8 @@ def train(
     if dense and profile is not None:
         raise ValueError("--profile times classification alone")
     chosen = parse_recipe(recipe or ("dino" if pre_trains else "dense" if dense else "finetune"))
+    if published and not (teachers or objective or dense):
+        published.refuse_alone(chosen)
     given = tuple(parse_method(spec) for spec in methods)
     student = published.student(start, given) if published else apply_methods(start, *given)
     if config is not None:
@@ -167,8 +170,9 @@ def _fitting(model: nn.Module, classes: int | None, data: str) -> nn.Module:
 
 def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tuple[str, nn.Module]:
     """`role=` and then self, a leanformer checkpoint, or name:weights."""
-    from ..backbones import create_teacher
+    from ..backbones import create_teacher, knows_classes
     from ..core import apply as apply_methods
+    from ..data.sources import class_names
 
     role, equals, rest = spec.partition("=")
     role, what = (role, rest) if equals and role.isidentifier() else ("teacher", spec)
@@ -181,7 +185,12 @@ def _teacher(spec: str, start: nn.Module, classes: int | None, data: str) -> tup
         raise ValueError(
             f"the teacher '{what}' needs weights: give name:weights-file, a leanformer checkpoint, or self"
         )
-    return role, _fitting(create_teacher(name, weights), classes, data)
+    teacher = create_teacher(name, weights)
+    fitted = _fitting(teacher, classes, data)
+    if fitted is not teacher and not knows_classes(teacher, class_names(data)):
+        told = f"{name} answers for {teacher.num_classes} classes, so that the head for {classes} is new"
+        print(f"leanformer: the teacher '{role}' has learnt nothing to answer: {told}; train it first", file=sys.stderr)
+    return role, fitted
 
 
 def _resume(folder: Path, allow_remote: bool) -> Result:

@@ -84,6 +84,23 @@ class Published:
             model = set_card(share(model), card.replace(arguments=arguments))
         return resize(model, self.img_size)
 
+    def refuse_alone(self, recipe: Recipe) -> None:
+        """Refuse to train without any teacher where the paper distils: the labels alone would be learnt.
+
+        Args:
+            recipe: the settings of the run, which may name another objective.
+
+        >>> import leanformer as lf
+        >>> published = lf.recipes.PUBLISHED["sit_ti_cnn"]
+        >>> published.refuse_alone(published.recipe)
+        Traceback (most recent call last):
+        ValueError: sit_ti_cnn is distilled: give --teacher self --teacher cnn=regnety_160:WEIGHTS, or an --objective
+        """
+        if self.teacher and recipe.objective == self.recipe.objective:
+            parts = self.teacher.split(" + ")
+            words = (f"--teacher {part}" if part == "self" else f"--teacher {part}:WEIGHTS" for part in parts)
+            raise ValueError(f"{self.name} is distilled: give {' '.join(words)}, or an --objective")
+
     def argument_texts(self) -> tuple[str, ...]:
         """The backbone's arguments as the command line writes them."""
         return tuple(f"{key}={value!r}" for key, value in self.arguments.items())
