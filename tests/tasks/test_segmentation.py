@@ -142,3 +142,5 @@ def test_a_segmenter_is_trained_judged_and_shown_from_the_command_line(tmp_path,
     drawn, image = str(tmp_path / "map.png"), str(tmp_path / "data" / "images" / "val" / "0.png")
     assert main(["show", "label-map", model, "--image", image, "--output", drawn]) == 0
     assert main(["eval", model, "--data", data, *how, "--task", "detection"]) == 2
+    assert main(["train", "poolformer_s12", "--segmenter", "fpn:chanels=64", "--data", data, "--output", run]) == 2
+    assert "fpn has no option 'chanels'; its options: channels, dropout" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +81,12 @@ class Dense:
         if classes is None:
             wanted = "label_map" if self.task.name == "segmentation" else "masks" if name == "mask_rcnn" else "boxes"
             classes = open_scenes(data, "val", wanted).num_classes
-        try:
-            return _maker(self.task.name)(name, model, classes=classes, **options)
-        except TypeError as error:
-            raise ValueError(f"{self.model}: {error}") from error
+        make = _maker(self.task.name)
+        known = [key for key, each in inspect.signature(make).parameters.items() if each.kind is each.KEYWORD_ONLY]
+        wrong = [key for key in options if key not in known] if known else []  # a detector tells by itself
+        if wrong:
+            raise ValueError(f"{name} has no option '{wrong[0]}'; its options: {', '.join(known)}")
+        return make(name, model, classes=classes, **options)
 
     def teacher(self, spec: str, start: nn.Module) -> tuple[str, nn.Module]:
         """`role=` and then self (the model before the methods) or a leanformer checkpoint.
