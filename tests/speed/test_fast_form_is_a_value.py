@@ -10,7 +10,7 @@ from helpers import randomise
 import leanformer as lf
 from leanformer.core import AnyRewrite, plain_of
 from leanformer.speed import PlainForm, files, memory
-from leanformer.speed.compiled import Compiled
+from leanformer.speed.compiled import Compiled, Graph
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
 
@@ -79,6 +79,25 @@ def test_a_float32_batch_is_cast_and_raw_pixels_are_refused(quick):
     assert fast(torch.randn(2, 3, 32, 32)).dtype == torch.bfloat16
     with pytest.raises(ValueError, match=r"not torch\.uint8"):
         fast(torch.zeros(2, 3, 32, 32, dtype=torch.uint8))
+
+
+def test_autocast_around_it_changes_nothing(quick):
+    fast, images = optimised(), torch.randn(2, 3, 32, 32)
+    truth = fast(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(fast(images), truth)
+        assert torch.equal(fast.on(images)(), truth)
+
+
+def test_a_graph_that_is_dropped_while_another_is_recorded_does_not_wait_for_the_device(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    for recording in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda now=recording: now)
+        graph = Graph.__new__(Graph)
+        graph.device = torch.device("cuda", 0)
+        del graph
+        assert len(waited) == (0 if recording else 1)
 
 
 def test_reports_and_other_formats_take_its_plain_form(quick, tmp_path):

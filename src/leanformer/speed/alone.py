@@ -17,7 +17,7 @@ from ..core import LocalRewrite
 from ..core.reduce import held, recorded
 from ..measure.timing import interleave
 from .compiled import Compiled, Graph
-from .memory import chip_name, key_of, recall, remember
+from .memory import chip_name, described, key_of, recall, remember
 from .optimized import Timed
 
 WORTH = 0.995
@@ -52,7 +52,7 @@ def paying_places(
     timed, gain, loss = [], set(), set()
     for alike in met(model, rewrite.places(model), images):
         module = model.get_submodule(alike.paths[0])
-        key = key_of("module", rewrite.name, repr(module), alike.signature, chip_name(images.device))
+        key = key_of("module", rewrite.name, described(module), alike.signature, chip_name(images.device))
         known = recall(key)
         if known is None:
             known = _compared(module, rewrite, alike, images.device, repeats)
@@ -72,7 +72,7 @@ def met(model: nn.Module, paths: list[str], images: Tensor) -> list[Alike]:
         model(images)
     for path, arguments, named in calls:
         signature = f"{arguments_signature(arguments)} {arguments_signature(named)}"
-        key = f"{model.get_submodule(path)!r} {signature}"
+        key = f"{described(model.get_submodule(path))} {signature}"
         alike = groups.setdefault(key, Alike([], arguments, named, signature))
         if path not in alike.paths:
             alike.paths.append(path)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..layers.attention import without_autocast
 from ..measure.timing import capture
 
 
@@ -34,7 +35,8 @@ class Compiled:
 
     @torch.inference_mode()
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._run(*arguments, **named)
+        with without_autocast(_first_tensor(arguments, named)):  # it computes in the dtype of its weights
+            return self._run(*arguments, **named)
 
     def _by_inductor(self, graph: Any, inputs: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
@@ -54,7 +56,7 @@ class Graph:
     """
 
     def __init__(self, compiled: Compiled, arguments: tuple[Any, ...], named: dict[str, Any] | None = None):
-        self.device = next(each.device for each in (*arguments, *(named or {}).values()) if isinstance(each, Tensor))
+        self.device = _first_tensor(arguments, named or {}).device
         with torch.cuda.device(self.device):
             self.replay = capture(lambda: compiled(*arguments, **(named or {})))  # holds all that it reads
 
@@ -64,7 +66,12 @@ class Graph:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # at the end of the process there may be no device any more
-            torch.cuda.synchronize(self.device)  # a replay may still be running in the memory that is freed now
+            if not torch.cuda.is_current_stream_capturing():  # waiting would spoil what is being recorded
+                torch.cuda.synchronize(self.device)  # a replay may still be running in the memory that is freed now
+
+
+def _first_tensor(arguments: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
+    return next(each for each in (*arguments, *named.values()) if isinstance(each, Tensor))
 
 
 def _own_code(module: nn.Module) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..core import environment, versions, write_atomically
 
@@ -31,6 +32,25 @@ def key_of(*facts: Any) -> str:
     True
     """
     return hashlib.sha256(json.dumps([facts, versions()], default=str).encode()).hexdigest()[:32]
+
+
+def described(module: nn.Module) -> str:
+    """A module in words: what it prints, and the numbers and names that it holds beside that, as those of its heads.
+
+    >>> described(nn.Identity())
+    'Identity() {}'
+    """
+    held: dict[str, dict[str, Any]] = {}
+    for path, each in module.named_modules():
+        told = {name: value for name, value in vars(each).items() if _tells(name, value)}
+        held |= {path: told} if told else {}
+    return f"{module!r} {held}"
+
+
+def _tells(name: str, value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_tells(name, each) for each in value)
+    return name != "training" and not name.startswith("_") and isinstance(value, bool | int | float | str)
 
 
 def recall(key: str) -> dict[str, Any] | None:

@@ -16,9 +16,10 @@ from ..core import H200, LocalRewrite, OptimisesInside, Rewrite, card_of, input_
 from ..measure.timing import interleave
 from . import alone
 from . import fp8 as eight_bits
+from .asked import check_counts, device_asked, dtype_asked, way_asked
 from .compiled import Compiled, Graph
 from .judge import Judge
-from .memory import chip_name, key_of, recall, remember
+from .memory import chip_name, described, key_of, recall, remember
 from .optimized import Attempt, Choice, Optimized
 from .rewrite import CHANNELS_LAST, rewrites
 
@@ -106,16 +107,16 @@ def optimize(
     if isinstance(inner := plain_of(model), OptimisesInside):
         how: dict[str, Any] = {"batch": batch, "dtype": dtype, "size": size, "repeats": repeats}
         return inner.optimised_inside(optimize, device=device, search=search, fp8=fp8, **how)  # type: ignore[return-value]
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = dtype or ("bfloat16" if device.type == "cuda" else "float32")
-    model, kind, way = plain_of(model), _dtype(dtype), _way(search)
+    check_counts(batch=batch, repeats=repeats)
+    device, model, way = device_asked(device), plain_of(model), way_asked(search)
+    dtype = dtype_asked(dtype, device)
     if fp8:
         eight_bits.require_fp8(device, dtype)
     shape = (batch, *(size or input_of(model)["input_size"]))
-    task = Task.of(model, device, kind, shape, repeats=repeats, fp8=fp8)
+    task = Task.of(model, device, getattr(torch, dtype), shape, repeats=repeats, fp8=fp8)
     if way is None:
         return finished(task, Form.of(task, Choice(batch, known_to_pay(task.plain, task.chip, fp8))))
-    key = key_of(way, repr(model), task.chip, shape, dtype, list(all_steps(fp8)))
+    key = key_of(way, described(model), task.chip, shape, dtype, list(all_steps(fp8)))
     known = recall(key)
     if known is not None:
         choice = Choice.from_json(batch, known)
@@ -151,12 +152,19 @@ def finished(task: Task, form: Form, graph: bool | None = None) -> Optimized:
 
 
 def after_steps(model: nn.Module, choice: Choice) -> nn.Module:
-    """The model after the steps of a choice, in the places where they were taken."""
+    """The model after the steps of a choice, in the places where they were taken.
+
+    A step that finds nothing to do is struck from the choice: another one may have taken what it would change.
+    """
     known = all_steps(fp8=True)
-    for step in choice.steps:
+    for step in tuple(choice.steps):
         rewrite = known[step]
         local = isinstance(rewrite, LocalRewrite)
-        model = (rewrite.apply(model, choice.places.get(step)) if local else rewrite.apply(model)) or model
+        new = rewrite.apply(model, choice.places.get(step)) if local else rewrite.apply(model)
+        if new is None:
+            choice.steps.remove(step)
+            choice.places.pop(step, None)
+        model = model if new is None else new
     return model
 
 
@@ -263,17 +271,3 @@ def _graph_pays(task: Task, form: Form) -> bool:
 
 def _laid_out(images: Tensor, steps: Collection[str]) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last) if CHANNELS_LAST.name in steps else images
-
-
-def _dtype(name: str) -> torch.dtype:
-    kind = getattr(torch, name, None)
-    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
-        raise ValueError(f"unknown dtype '{name}'; known: float32, bfloat16, float16")
-    return kind
-
-
-def _way(search: bool | str) -> str | None:
-    ways = {True: "modules", False: None, "modules": "modules", "model": "model"}
-    if search not in ways:
-        raise ValueError(f"search is '{search}'; give 'modules', 'model' or False")
-    return ways[search]
