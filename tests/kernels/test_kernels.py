@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import randomise
 from timm.layers import GroupNorm1, LayerScale2d, Mlp
 
@@ -16,6 +18,7 @@ from leanformer.methods.riformer.fast import MixerFreeBlock
 from leanformer.methods.riformer.kernels.mixer_free import (
     block_by_products,
     channel_sums,
+    in_one_pass,
     one_pass_takes,
     path_block_by_products,
 )
@@ -43,6 +46,13 @@ for channels, pixels, hidden in ((32, 50, 128), (48, 130, 192), (64, 49, 256), (
         truth, true_sums = path_block_by_products(x, channel_sums(x), norms[0], weights, 1e-5)
         assert (y - truth).norm() < 1e-3 * truth.norm(), (channels, pixels, hidden)
         assert (sums - true_sums).norm() < 1e-3 * true_sums.norm(), (channels, pixels, hidden)
+    far = torch.full((2, pixels, channels), 100.0)  # rounding may make its variance less than nothing
+    y, _ = block_in_one_pass(far, channel_sums(far), *norms, fc1, fc2, 1e-6)
+    assert y.isfinite().all(), (channels, pixels)
+    turned = x.mT.contiguous().mT
+    y, _ = block_in_one_pass(turned, channel_sums(x), *norms, fc1, fc2, 1e-5)
+    truth, _ = block_by_products(x, channel_sums(x), *norms, fc1, fc2, 1e-5)
+    assert (y - truth).norm() < 1e-3 * truth.norm(), (channels, pixels)
 print("equal")
 """
 
@@ -107,6 +117,38 @@ def test_products_with_epilogues_agree_with_plain_torch_and_compile():
         lambda t: three_products(linear_gelu(t, w, b)[..., :8].contiguous(), *square), backend="aot_eager"
     )
     torch.testing.assert_close(compiled(x), three_products(linear_gelu(x, w, b)[..., :8].contiguous(), *square))
+
+
+def test_in_float32_the_activation_is_exact_whatever_the_epilogue_of_a_device_gives(monkeypatch):
+    def tanh_form(bias, rows, weight, use_gelu):
+        return F.gelu(torch.addmm(bias, rows, weight), approximate="tanh")
+
+    monkeypatch.setattr(torch, "_addmm_activation", tanh_form)
+    x, w, b = 3 * torch.randn(64, 8), torch.randn(12, 8), torch.randn(12)
+    torch.testing.assert_close(linear_gelu(x, w, b), linear_gelu_reference(x, w, b), atol=1e-6, rtol=1e-5)
+    square = [torch.randn(8, 8), torch.randn(8), torch.randn(6, 8), torch.randn(6), torch.randn(8, 6)]
+    torch.testing.assert_close(three_products(x, *square), three_products_reference(x, *square), atol=1e-5, rtol=1e-5)
+
+
+def test_blocks_are_one_kernel_in_half_precision_on_a_gpu_alone():
+    def on(device, dtype):
+        return SimpleNamespace(is_cuda=device == "cuda", dtype=dtype)
+
+    assert in_one_pass(on("cuda", torch.bfloat16), takes=True)
+    assert in_one_pass(on("cuda", torch.float16), takes=True)
+    assert not in_one_pass(on("cuda", torch.float32), takes=True)  # its programs outgrow a chip's memory
+    assert not in_one_pass(on("cpu", torch.bfloat16), takes=True)
+    assert not in_one_pass(on("cuda", torch.bfloat16), takes=False)
+
+
+def test_an_image_that_is_nearly_its_mean_has_a_norm_all_the_same():
+    x = torch.full((2, 4000, 16), 100.0)
+    x[1] += 1e-4 * torch.randn(4000, 16)
+    one, zero = torch.ones(16), torch.zeros(16)
+    fc1, fc2 = (torch.randn(32, 16), torch.zeros(32)), (torch.randn(16, 32), zero)
+    for scale in (0.1, 1.0, 7.7):
+        y, _ = block_by_products(scale * x, channel_sums(scale * x), (one, zero), (one, zero), fc1, fc2, 1e-6)
+        assert y.isfinite().all(), scale
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -141,19 +141,6 @@ def test_attention_by_size_agrees_with_float64_on_the_gpu(tokens_, dim):
     assert off(sized_attention(*half, size.cuda()), truth) < 1e-2
 
 
-def test_patches_are_matched_by_torch_where_a_chip_has_too_little_memory_for_the_kernel(monkeypatch):
-    triton = pytest.importorskip("triton")
-
-    class Full:
-        def __getitem__(self, grid):
-            raise triton.OutOfResources(131072, 101376, "shared memory")
-
-    kernel = importlib.import_module("leanformer.methods.tome.kernels.match_triton")
-    monkeypatch.setattr(kernel, "_match_kernel", Full())
-    keys = torch.randn(2, 3, 11, 16)
-    assert torch.equal(kernel.launch(keys), match_keys.plain(keys))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dim", HEAD_DIMS)
 def test_the_most_patches_that_are_matched_fit_into_the_memory_of_a_program_of_an_h200(dim):

@@ -10,7 +10,8 @@ import torch
 def operator(kernel: str, shapes: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Decorate the plain form of a function: an operator that computes so on a CPU, and by a kernel on a GPU.
 
-    The operator has the function's name, and the function itself as `plain`.
+    Where a GPU has too little memory for the kernel's programs it computes in the plain form too. The operator has the
+    function's name, and the function itself as `plain`.
 
     Args:
         kernel: The module whose `launch` runs the kernel with the same arguments; it is imported at the first call, so
@@ -20,9 +21,22 @@ def operator(kernel: str, shapes: Callable[..., Any]) -> Callable[[Callable[...,
 
     def decorate(plain: Callable[..., Any]) -> Any:
         made = torch.library.custom_op(f"leanformer::{plain.__name__}", mutates_args=(), device_types="cpu")(plain)
-        made.register_kernel("cuda")(lambda *given: importlib.import_module(kernel).launch(*given))
+        made.register_kernel("cuda")(_by_kernel(kernel, plain))
         made.register_fake(shapes)
         made.plain = plain  # type: ignore[attr-defined]
         return made
 
     return decorate
+
+
+def _by_kernel(kernel: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*given: Any) -> Any:
+        launch = importlib.import_module(kernel).launch
+        from triton import OutOfResources  # there is one, or the line before had failed
+
+        try:
+            return launch(*given)
+        except OutOfResources:
+            return plain(*given)
+
+    return run

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ...core import H200, Block, Branch, LocalRewrite, ThreeProducts
 from .affine import NormResidual
-from .kernels.mixer_free import block_by_products, channel_sums, one_pass_takes, path_block_by_products
+from .kernels.mixer_free import block_by_products, channel_sums, in_one_pass, one_pass_takes, path_block_by_products
 
 
 class MixerFreeBlock(nn.Module):
@@ -36,7 +36,7 @@ class MixerFreeBlock(nn.Module):
     def forward(self, x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         norm1, norm2 = [self.norm1_weight, self.norm1_bias], [self.norm2_weight, self.norm2_bias]
         pairs = (norm1, norm2, [self.fc1_weight, self.fc1_bias], [self.fc2_weight, self.fc2_bias])
-        if x.is_cuda and self.one_pass:
+        if in_one_pass(x, self.one_pass):
             from .kernels.mixer_free_triton import block_in_one_pass
 
             return block_in_one_pass(x, sums, *pairs, self.eps)
@@ -56,7 +56,7 @@ class MixerFreePathBlock(nn.Module):
 
     def forward(self, x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         norm, weights = list(self.norm), list(self.weights)
-        if x.is_cuda and self.one_pass:
+        if in_one_pass(x, self.one_pass):
             from .kernels.mixer_free_triton import path_block_in_one_pass
 
             return path_block_in_one_pass(x, sums, norm, weights, self.eps)

@@ -24,10 +24,10 @@ def launch(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
     sums = torch.empty(batch, 2, SPLIT, dtype=torch.float32, device=x.device)
     count = height * width * channels
-    _sums_kernel[(SPLIT, batch)](x, sums, count, triton.cdiv(count, SPLIT), SPLIT=SPLIT, BLOCK=2048, num_warps=4)
+    _sums_kernel[(SPLIT * batch,)](x, sums, count, triton.cdiv(count, SPLIT), SPLIT=SPLIT, BLOCK=2048, num_warps=4)
     block = 128 if channels % 128 == 0 else 64
     down, across, deep = triton.cdiv(height, DOWN), triton.cdiv(width, ACROSS), triton.cdiv(channels, block)
-    _pool_kernel[(across * down * deep, batch)](
+    _pool_kernel[(across * down * deep * batch,)](
         x, y, sums, gain, height, width, eps,
         C=channels, BLOCK=block, ACROSS=ACROSS, DOWN=DOWN, SPLIT=SPLIT, num_warps=4,
     )  # fmt: skip
@@ -37,7 +37,7 @@ def launch(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 @triton.jit
 def _sums_kernel(x_ptr, sums_ptr, count, share, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
     """Σ(x − x₀) and Σ(x − x₀)² of a share of an image; x₀, its first number, keeps a large mean from drowning σ."""
-    part, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    part, image = tl.program_id(0) % SPLIT, (tl.program_id(0) // SPLIT).to(tl.int64)
     x_ptr += image * count
     origin = tl.load(x_ptr).to(tl.float32)
     stop = tl.minimum((part + 1) * share, count)
@@ -72,7 +72,10 @@ def _pool_kernel(
     x_ptr, y_ptr, sums_ptr, gain_ptr, height, width, eps,
     C: tl.constexpr, BLOCK: tl.constexpr, ACROSS: tl.constexpr, DOWN: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    image = tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(C, BLOCK)
+    strips = tl.cdiv(width, ACROSS)
+    parts = blocks * strips * tl.cdiv(height, DOWN)
+    image, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     count = height * width * C
     x_ptr += image * count
     y_ptr += image * count
@@ -81,11 +84,9 @@ def _pool_kernel(
     square = tl.sum(tl.load(sums_ptr + SPLIT + tl.arange(0, SPLIT))) / count
     rstd = tl.rsqrt(tl.maximum(square - mean * mean, 0.0) + eps)
 
-    blocks = tl.cdiv(C, BLOCK)
-    strips = tl.cdiv(width, ACROSS)
-    cols = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    w = tl.program_id(0) // blocks % strips * ACROSS + tl.arange(0, ACROSS)
-    first = tl.program_id(0) // blocks // strips * DOWN
+    cols = part % blocks * BLOCK + tl.arange(0, BLOCK)
+    w = part // blocks % strips * ACROSS + tl.arange(0, ACROSS)
+    first = part // blocks // strips * DOWN
     gain = tl.load(gain_ptr + cols, mask=cols < C, other=0.0).to(tl.float32) * rstd
     beside = 1 + (w > 0).to(tl.int32) + (w + 1 < width).to(tl.int32)  # columns of the window inside the map
 

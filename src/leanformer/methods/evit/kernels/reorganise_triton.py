@@ -14,6 +14,9 @@ from torch import Tensor
 
 from ....layers.kernels.rows_triton import store_normed
 
+COMPARED = 65536
+"""Comparisons of indices that a program makes at once at most; more would not fit into the registers of its threads."""
+
 
 def launch(
     x: Tensor, y: Tensor, score: Tensor, chosen: Tensor, fuse: bool, weight: Tensor | None, bias: Tensor | None,
@@ -28,11 +31,12 @@ def launch(
     z = torch.empty_like(u) if weight is not None else x.new_empty(0)
     wide = triton.next_power_of_2(channels)
     rows = max(1, 4096 // wide)
+    kept = triton.next_power_of_2(keep)
     parts = triton.cdiv(leading, rows) + int(fuse)
     _reorganise_kernel[(parts * batch,)](
         x, y, score, chosen, weight if weight is not None else x, bias if bias is not None else x, u, z,
         batch, tokens, patches, keep, score.stride(0), eps,
-        C=channels, WIDE=wide, ROWS=rows, TOKENS=max(2, 16384 // wide), KEPT=triton.next_power_of_2(keep),
+        C=channels, WIDE=wide, ROWS=rows, TOKENS=max(2, min(16384 // wide, COMPARED // kept)), KEPT=kept,
         FUSE=int(fuse), NORM=weight is not None, SHIFT=bias is not None, num_warps=8,
     )  # fmt: skip
     return u, z

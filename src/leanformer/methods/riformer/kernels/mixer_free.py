@@ -37,6 +37,17 @@ def one_pass_takes(channels: int, hidden: int) -> bool:
     return whole and channels <= ONE_PASS_WIDTH and hidden % LEAST == 0
 
 
+def in_one_pass(x: Tensor, takes: bool) -> bool:
+    """Whether a block runs as one kernel on x: in half precision on a GPU, if the kernel takes its shape.
+
+    float32 is multiplied without the matrix units, where the library wins; and its programs outgrow a chip's memory.
+
+    >>> in_one_pass(torch.zeros(1, 4, 64), takes=True)
+    False
+    """
+    return takes and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
+
+
 def halves(channels: int) -> tuple[int, int]:
     """`channels` as the largest power of two in it and the rest; blocks of a kernel come in powers of two only.
 
@@ -103,6 +114,9 @@ def block_by_products(
 
 
 def _moments(total: Tensor, squares: Tensor, count: int, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean and reciprocal deviation of each image from its channels' sums, (B, 1, 1) each."""
+    """Mean and reciprocal deviation of each image from its channels' sums, (B, 1, 1) each.
+
+    Where nearly all of x is its mean, rounding may make the variance less than nothing.
+    """
     mean = total.sum(2, keepdim=True) / count
-    return mean, (squares.sum(2, keepdim=True) / count - mean * mean + eps).rsqrt()
+    return mean, ((squares.sum(2, keepdim=True) / count - mean * mean).clamp(min=0) + eps).rsqrt()

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .mixer_free import halves, whole_chunk
+from .mixer_free import block_by_products, halves, path_block_by_products, whole_chunk
 
 TILES = {64: (128, 64, 2), 128: (64, 64, 3)}
 """Lower part of the channels → rows of a tile, hidden channels at a time, pipeline stages; measured on an H200."""
@@ -24,21 +24,15 @@ def block_in_one_pass(
     x: Tensor, sums: Tensor, norm1: list[Tensor], norm2: list[Tensor], fc1: list[Tensor], fc2: list[Tensor], eps: float
 ) -> tuple[Tensor, Tensor]:
     """The block by one kernel: x (B, N, C) and its `channel_sums` → y and the sums of y."""
-    y, out = torch.empty_like(x), torch.zeros_like(sums)
-    batch, pixels, channels = x.shape
-    low, high = halves(channels)
-    rows, chunk, stages = TILES.get(low, (64, 64, 2))
-    _block_kernel[(triton.cdiv(pixels, rows), batch)](
-        x, y, sums, out, *norm1, *norm2, *fc1, *fc2, x, pixels, eps,
-        C=channels, R=len(fc1[0]), LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(len(fc1[0]))),
-        FAST=x.is_cuda, PATH=False, num_warps=4 if low < 256 else 8, num_stages=stages,
-    )  # fmt: skip
-    return y, out
+    try:
+        return _launched(x, sums, (*norm1, *norm2, *fc1, *fc2, x), len(fc1[0]), eps, path=False)
+    except triton.OutOfResources:  # on a chip whose programs have less memory
+        return block_by_products(x, sums, *(tuple(pair) for pair in (norm1, norm2, fc1, fc2)), eps)
 
 
 @block_in_one_pass.register_fake
 def _(x, sums, norm1, norm2, fc1, fc2, eps):
-    return torch.empty_like(x), torch.empty_like(sums)
+    return x.new_empty(x.shape), sums.new_empty(sums.shape)
 
 
 @torch.library.custom_op("leanformer::path_block_in_one_pass", mutates_args=())
@@ -46,22 +40,32 @@ def path_block_in_one_pass(
     x: Tensor, sums: Tensor, norm1: list[Tensor], weights: list[Tensor], eps: float
 ) -> tuple[Tensor, Tensor]:
     """The block whose FFN is three products W, b, W_in, b_in, W_out: x (B, N, C) and its sums → y and its sums."""
-    y, out = torch.empty_like(x), torch.zeros_like(sums)
-    batch, pixels, channels = x.shape
     w, b, w_in, b_in, w_out = weights
-    low, high = halves(channels)
-    rows, chunk, stages = TILES.get(low, (64, 64, 2))
-    _block_kernel[(triton.cdiv(pixels, rows), batch)](
-        x, y, sums, out, *norm1, *norm1, w_in, b_in, w_out, b, w, pixels, eps,
-        C=channels, R=len(w_in), LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(len(w_in))),
-        FAST=x.is_cuda, PATH=True, num_warps=4 if low < 256 else 8, num_stages=stages,
-    )  # fmt: skip
-    return y, out
+    try:
+        return _launched(x, sums, (*norm1, *norm1, w_in, b_in, w_out, b, w), len(w_in), eps, path=True)
+    except triton.OutOfResources:
+        return path_block_by_products(x, sums, (norm1[0], norm1[1]), weights, eps)
 
 
 @path_block_in_one_pass.register_fake
 def _(x, sums, norm1, weights, eps):
-    return torch.empty_like(x), torch.empty_like(sums)
+    return x.new_empty(x.shape), sums.new_empty(sums.shape)
+
+
+def _launched(
+    x: Tensor, sums: Tensor, weights: tuple[Tensor, ...], hidden: int, eps: float, path: bool
+) -> tuple[Tensor, Tensor]:
+    x, sums = x.contiguous(), sums.contiguous()
+    y, out = torch.empty_like(x), torch.zeros_like(sums)
+    batch, pixels, channels = x.shape
+    low, high = halves(channels)
+    rows, chunk, stages = TILES.get(low, (64, 64, 2))
+    _block_kernel[(triton.cdiv(pixels, rows) * batch,)](
+        x, y, sums, out, *weights, pixels, eps,
+        C=channels, R=hidden, LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(hidden)),
+        FAST=x.is_cuda, PATH=path, num_warps=4 if low < 256 else 8, num_stages=stages,
+    )  # fmt: skip
+    return y, out
 
 
 @triton.jit
@@ -114,13 +118,14 @@ def _block_kernel(
     C: tl.constexpr, R: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, FAST: tl.constexpr, PATH: tl.constexpr,
 ):  # fmt: skip
-    image = tl.program_id(1).to(tl.int64)
+    parts = tl.cdiv(pixels, ROWS)
+    image = (tl.program_id(0) // parts).to(tl.int64)
     x_ptr += image * pixels * C
     y_ptr += image * pixels * C
     sums_ptr += image * 2 * C
     out_ptr += image * 2 * C
     kind = w1_ptr.dtype.element_ty
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(0) % parts * ROWS + tl.arange(0, ROWS)
     inside = rows < pixels
 
     low = tl.arange(0, LOW)
@@ -135,14 +140,14 @@ def _block_kernel(
         total += tl.sum(s1h)
         squares += tl.sum(s2h)
     mean = total / count
-    rstd = tl.rsqrt(squares / count - mean * mean + eps)
+    rstd = tl.rsqrt(tl.maximum(squares / count - mean * mean, 0.0) + eps)
     total, squares = _moments_of_u(s1, s2, g1, b1, mean, rstd, pixels)
     if HIGH:
         more, more_squares = _moments_of_u(s1h, s2h, g1h, b1h, mean, rstd, pixels)
         total += more
         squares += more_squares
     mean2 = total / count
-    rstd2 = tl.rsqrt(squares / count - mean2 * mean2 + eps)
+    rstd2 = tl.rsqrt(tl.maximum(squares / count - mean2 * mean2, 0.0) + eps)
 
     a1, d1, a2, d2 = _coefficients(s1, s2, g1, b1, g2, b2, mean, rstd, mean2, rstd2)
     x = tl.load(x_ptr + rows[:, None] * C + low[None, :], mask=inside[:, None], other=0.0).to(tl.float32)

@@ -13,23 +13,19 @@ import triton.language as tl
 from torch import Tensor
 
 from ....layers.kernels.attention_triton import with_unit_stride
-from ..merging import Match
 
 
 def launch(keys: Tensor) -> Tensor:
-    """Keys (B, H, P, D) → ranks and partners (B, 2, S), by torch where a chip has too little memory for a program."""
+    """Keys (B, H, P, D) → ranks and partners (B, 2, S)."""
     batch, heads, patches, dim = keys.shape
     (keys,) = with_unit_stride(keys)
     sources = (patches + 1) // 2
     decided = torch.empty(batch, 2, sources, dtype=torch.long, device=keys.device)
     wide = max(16, triton.next_power_of_2(sources))
-    try:
-        _match_kernel[(batch,)](
-            keys, decided, *keys.stride()[:3], patches, sources, HEADS=heads, D=dim, WIDE=wide,
-            num_warps=4 if wide < 64 else 8,
-        )  # fmt: skip
-    except triton.OutOfResources:
-        return Match()(keys)
+    _match_kernel[(batch,)](
+        keys, decided, *keys.stride()[:3], patches, sources, HEADS=heads, D=dim, WIDE=wide,
+        num_warps=4 if wide < 64 else 8,
+    )  # fmt: skip
     return decided
 
 
