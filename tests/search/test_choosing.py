@@ -140,6 +140,22 @@ def test_smaller_images_alone_come_first_what_must_be_fitted_late_and_what_must_
     assert set(names[-trained - 4 : -trained]) <= {"repa", "riformer"}
 
 
+def test_a_time_that_no_method_reaches_alone_is_reached_by_several():
+    teacher = backbone("poolformer")
+    space = space_of(teacher)
+    costs = measure_costs(teacher, space, clock_for(HERE, "macs"))
+    fit_to_whole_models(costs, {space.sizes[0]: 1.0})
+    for removed in [key for key in costs.parts if key[0] == "mix" and key[2] == ""]:
+        costs.parts[removed] = costs.parts[removed[0], removed[1], ""][0], [0.05]  # pooling takes time, if no products
+    judge = Judge(teacher, space, lambda size: torch.randn(8, 3, *size, generator=torch.Generator().manual_seed(0)))
+    explorer = Explorer(space, costs, judge, few=4)
+    alone = min(costs.predict(explorer.at_strength(each, 4.0)) for each in starts(space))
+    found = explorer.best(0.9 * alone, evaluations=4)
+    assert found
+    assert {name for name, _ in found[0].plan.shares} == {"repa", "riformer"}
+    assert costs.predict(explorer.fastest()) < 0.9 * alone
+
+
 def test_what_must_be_trained_for_begins_at_the_models_own_size_alone():
     space = space_of(backbone("vit"))
     sizes = {name: {each.size for each in starts(space) if name in each.weights} for name in space.choices}

@@ -356,6 +356,7 @@ def damaged(model):
         ({"speedup": 0.9}, "1 or more"),
         ({"speedup": float("inf")}, "1 or more"),
         ({"max_drop": 1.0}, "give one target"),
+        ({"speedup": None, "latency": "1ms"}, "macs counts and times nothing"),
         ({"curve": (2.0, 3.0)}, "give one target"),
         ({"shared": True}, "with a curve"),
         ({"shared": True, "curve": (1.5, 2.0), "speedup": None, "methods": ("repa",)}, "no weights can be shared"),

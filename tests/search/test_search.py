@@ -15,6 +15,7 @@ from PIL import Image
 import leanformer as lf
 from leanformer.core import METHODS, input_of
 from leanformer.data import EvaluationView, open_data
+from leanformer.data.samples import sample_images
 from leanformer.search.cost import Costs, tokens_by_block
 from leanformer.search.directions import Direction, starts, varied
 from leanformer.search.explore import Explorer
@@ -117,6 +118,17 @@ def test_images_for_choosing_training_and_judging_are_never_the_same():
     parts = split((images, torch.zeros(100, dtype=torch.long)), choosing=20, judging=20)
     seen = [set(part.images[:, 0, 0, 0].tolist()) for part in (parts.choosing, parts.training, parts.judging)]
     assert sum(map(len, seen)) == len(set().union(*seen)) == 100
+
+
+def test_pictures_that_cannot_be_read_are_counted_against_all_pictures_whichever_part_they_lie_in(tmp_path):
+    for index in range(200):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{index}.png")
+    parts = split(f"images:{tmp_path}", choosing=20)
+    for index in (0, 1):
+        (tmp_path / parts.judging.filename(index)).write_text("no picture")  # type: ignore[union-attr]
+    for part in (parts.choosing, parts.training):
+        sample_images(backbone("vit"), part, 4)
+    assert len(sample_images(backbone("vit"), parts.judging, 50)) == 48  # two of 200, and not of 50
 
 
 def test_images_to_judge_on_that_are_among_the_others_are_refused(tmp_path):

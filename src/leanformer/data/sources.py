@@ -64,7 +64,7 @@ def open_data(source: Source, split: str = "train", seed: int = 0, batch_size: i
         data = _folder(Path(source), split)
     if not len(data):
         raise ValueError(f"{data.name} holds no images")
-    data.damage.total = len(data)
+    data.damage.total = data.damage.total or len(data)  # parts of a data set share the damage of the whole
     return data
 
 

@@ -118,7 +118,7 @@ class Chooser:
 
         def search() -> list[Candidate]:
             minutes = share * self.options.minutes_of_search
-            with self.progress.step(f"searching plans of {budget * 1e3:.3g} ms a batch", evaluations) as done:
+            with self.progress.step(f"searching plans of {self.clock.words(budget)}", evaluations) as done:
                 return self.explorer.best(budget, evaluations, tell, 60 * minutes, done)
 
         return self.memory.search(self.explorer, budget, evaluations, search)
@@ -192,8 +192,8 @@ class Chooser:
         found = self._timed([self._candidate(fastest, self.explorer.predict(fastest))])[0]
         times = self.seconds / found["measured"]
         self.progress.say(
-            f"nothing takes {budget * 1e3:.3g} ms or less; the fastest plan found is {times:.2f} times as fast and "
-            f"agrees with the model on {found['agreement']:.1f}% of the images: {fastest}"
+            f"nothing takes {self.clock.words(budget)} or less; the fastest plan found is {times:.2f} times as fast "
+            f"and agrees with the model on {found['agreement']:.1f}% of the images: {fastest}"
         )
         return {**found, "out_of_reach": True}
 

@@ -117,6 +117,10 @@ class Clock:
             timed = interleave(calls, self.place.device, self.repeats, SAMPLE, turned=done)
         return {name: timing.median for name, timing in timed.items()}
 
+    def words(self, seconds: float) -> str:
+        """Seconds a batch as people are told of them."""
+        return f"{seconds * 1e3:.3g} ms a batch"
+
     def images(self, model: nn.Module) -> Tensor:
         """A batch of noise for a model."""
         shape = (self.place.batch, *input_of(model)["input_size"])
@@ -187,6 +191,9 @@ class MacsClock(Clock):
     counts: ClassVar[tuple[float, ...]] = (1.0, 0.6, 0.32, 0.15, 0.06)
     known: ClassVar[dict[str, int]] = {}
     """MACs of what was counted before, by its structure."""
+
+    def words(self, seconds: float) -> str:
+        return f"{seconds * MACS_A_SECOND / self.place.batch / 1e6:.3g} million multiplications an image"
 
     def models(self, models: Mapping[Any, nn.Module], done: Callable[[], None] = lambda: None) -> dict[Any, Timing]:
         seconds = {name: self._seconds(model, tuple(input_of(model)["input_size"])) for name, model in models.items()}

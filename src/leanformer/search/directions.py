@@ -1,5 +1,6 @@
 """Directions of plans: those that people make by hand, and how new ones come from old ones."""
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,22 @@ def starts(space: Space) -> Iterator[Direction]:
                 yield Direction(size, {name: weights})
             for first in _places(len(offered.blocks), 0, 1 / 6, 1 / 4, 1 / 3) if reduces else ():
                 yield Direction(size, {name: dict.fromkeys(offered.blocks[first:], 1.0)}, counted=True)
+
+
+def combined(space: Space) -> Iterator[Direction]:
+    """Several methods together, each in all its blocks, at each size: for a time that none of them reaches alone.
+
+    Args:
+        space: what plans are made from.
+    """
+    tokens = [name for name in space.acting_on("tokens") if not space.choices[name].trained]
+    others = [name for name in space.choices if METHODS[name].acts_on != "tokens"]
+    for size in space.sizes:
+        for count in range(len(others) + 1):
+            for some in itertools.combinations(others, count):
+                for names in (some, *((name, *some) for name in tokens)):
+                    if len(names) > 1:
+                        yield Direction(size, {name: dict.fromkeys(space.choices[name].blocks, 1.0) for name in names})
 
 
 def patterns(blocks: tuple[int, ...], reducing: bool) -> Iterator[dict[int, float]]:

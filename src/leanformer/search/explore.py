@@ -9,6 +9,7 @@ hand. The pool that new plans come from keeps the best of every family (the set 
 at a smaller one).
 """
 
+import itertools
 import math
 import random
 import statistics
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from .cost import Costs
-from .directions import Direction, starts, varied
+from .directions import Direction, combined, starts, varied
 from .judge import Judge, Verdict
 from .plan import Plan, Space
 
@@ -145,6 +146,8 @@ class Explorer:
         race = _Race(self, budget, evaluations, told, seconds, done)
         by_hand = sorted(starts(self.space), key=lambda start: (*self._late(start), race.draw.random()))
         race.begin([*self.directions, *by_hand])
+        if not race.pool:
+            race.begin(combined(self.space))
         idle = 0
         while race.pool and race.open() and idle < 200:
             idle = 0 if race.consider(varied(race.parent(), self.space, race.draw)) else idle + 1
@@ -160,8 +163,9 @@ class Explorer:
         return trained, fitted, bool(start.weights), start.size != self.space.sizes[0]
 
     def fastest(self) -> Plan:
-        """The plan that is predicted to be the fastest of all that people make by hand."""
-        strongest = (self.at_strength(direction, STRONGEST) for direction in starts(self.space))
+        """The plan that is predicted to be the fastest of all that people make by hand, and of methods together."""
+        every = itertools.chain(starts(self.space), combined(self.space))
+        strongest = (self.at_strength(direction, STRONGEST) for direction in every)
         return min(strongest, key=self.predict)
 
     def family(self, plan: Plan) -> tuple[str, ...]:

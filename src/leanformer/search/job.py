@@ -103,8 +103,9 @@ class Job:
         self.entries["teacher"] = {"seconds": own.median, "spread": own.spread}
         self.entries["costs"] = costs.to_json()
         self.record.keep()
-        rate = self.options.place.batch / own.median
-        self.progress.say(f"the model itself: {rate:,.0f} images a second by {self.options.runtime}")
+        rate = f", {self.options.place.batch / own.median:,.0f} images a second by {self.options.runtime}"
+        counted = self.options.runtime == "macs"
+        self.progress.say(f"the model itself: {self.clock.words(own.median)}{'' if counted else rate}")
         return costs
 
     def _choose(self, costs: Costs) -> None:

@@ -119,5 +119,7 @@ class Options:
         for name in ("choosing", "evaluations"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number of 1 or more")
+        if self.runtime == "macs" and self.target.latency is not None:
+            raise ValueError("the runtime macs counts and times nothing; give a speedup, or another runtime")
         if self.shared and self.target.curve is None:
             raise ValueError("shared weights serve several speeds; give them with a curve, such as curve=(1.5, 2)")
