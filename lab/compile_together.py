@@ -9,16 +9,18 @@ Several commands, and trainings beside them, share a device like this: each comp
 file is there.
 """
 
+import contextlib
 import multiprocessing
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from leanformer.measure import console
 
+Each = TypeVar("Each")
 Job = Callable[..., Any]
 """A picklable call that returns its result; given `ready`, it calls that once when all but the timing is done."""
 PAUSE = 0.1
@@ -57,17 +59,34 @@ def _in_processes(jobs: Sequence[Job], go: Path | None) -> Iterator[tuple[Job, A
             theirs.close()  # so that a child that dies ends the line
             lines.append(mine)
             processes.append(process)
-        prepared = [_hear(line)[0] == "ready" for line in lines]
+        heard = [_hear(line) for line in lines]
         wait_for(go)
-        for job, line, process, fine in zip(jobs, lines, processes, prepared, strict=True):
-            if fine:
-                line.send("go")
-            yield job, _hear(line)[1] if fine else None
+        for job, line, process, (word, result) in zip(jobs, lines, processes, heard, strict=True):
+            yield job, _finished(line) if word == "ready" else result  # which says why, where nothing was left to time
             process.join()
     finally:  # also where this is interrupted, or its caller wants no more
         for process in processes:
             process.terminate()
             process.join()
+
+
+def told(results: Iterable[tuple[Each, Any]], total: int, name: Callable[[Each], str]) -> Iterator[tuple[Each, Any]]:
+    """The results as they come, and a printed line behind each once it was taken in, also where no terminal listens.
+
+    Args:
+        results: what `compile_together` yields.
+        total: how many there will be.
+        name: what to call a job.
+
+    >>> list(told([(len, 3)], 1, lambda job: job.__name__))
+    1 of 1 after 0 s: len
+    [(<built-in function len>, 3)]
+    """
+    began = time.monotonic()
+    for number, (job, result) in enumerate(results, 1):
+        yield job, result
+        line = f"{number} of {total} after {time.monotonic() - began:.0f} s: {name(job)}"
+        console().print(line, highlight=False, markup=False)
 
 
 def wait_for(go: Path | None) -> None:
@@ -97,8 +116,15 @@ def _child(job: Job, line: Connection) -> None:
         line.send(("failed", None))
 
 
+def _finished(line: Connection) -> Any:
+    """The result of a job that is told to go on."""
+    with contextlib.suppress(OSError):  # of a process that died while it waited; the line then ends
+        line.send("go")
+    return _hear(line)[1]
+
+
 def _hear(line: Connection) -> tuple[str, Any]:
     try:
         return line.recv()
-    except EOFError:
+    except (EOFError, OSError):
         return "failed", None

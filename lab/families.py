@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
-from rich.progress import track
 from rich.table import Table
 
 import leanformer as lf
 from leanformer.backbones.census import FAMILIES
 from leanformer.measure import Timing, choose, command_line, commit, console, interleave, record, write_result
 
-from .compile_together import compile_together
+from .compile_together import compile_together, told
 from .contest import Conditions, compiled_forms
 from .fresh_device import fresh_device
 from .suite import Options, rows_of_this_commit
@@ -97,9 +96,8 @@ def run_families(options: Options, search: bool = False) -> int:
     known = {(row.label, row.dtype): row for row in done if ("searched" in row.forms) >= search}
     jobs = [job for job in _jobs(options, search) if (job.blank.label, options.dtype) not in known]
     rows = list(known.values())
-    for job, found in track(
-        compile_together(jobs, options.workers, options.go), description="families", total=len(jobs)
-    ):
+    results = compile_together(jobs, options.workers, options.go)
+    for job, found in told(results, len(jobs), lambda job: job.blank.label):
         rows.append(found or replace(job.blank, failed="its process ended early"))
         if options.output is not None:
             write_result(record(kind, [row.row() for row in rows], options.device), options.output)
@@ -174,7 +172,9 @@ def _jobs(options: Options, search: bool) -> list[FamilyJob]:
     ]
     chosen = choose((blank.label for blank in blanks), options.only)
     entries = [(blank, _entry(blank, options.dry_run)) for blank in blanks if blank.label in chosen]
-    return [FamilyJob(entry, blank, options, search) for blank, entry in entries if takes_its_methods(entry)]
+    pairs = {(blank.family, blank.method): entry for blank, entry in entries}  # whatever the batch
+    taken = {pair for pair, entry in pairs.items() if takes_its_methods(entry)}
+    return [FamilyJob(entry, b, options, search) for b, entry in entries if (b.family, b.method) in taken]
 
 
 def _entry(row: FamilyRow, tiny: bool) -> Entry:

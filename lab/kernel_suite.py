@@ -15,9 +15,21 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from leanformer.measure import capture, choose, console, interleave, matrix_peak, memory_rate, record, write_result
+from leanformer.measure import (
+    capture,
+    choose,
+    commit,
+    console,
+    interleave,
+    matrix_peak,
+    memory_rate,
+    record,
+    write_result,
+)
 
+from .compile_together import told
 from .kernel_cases import Case, cases
+from .suite import rows_of_this_commit
 
 TORCH = "torch, compiled"
 """The form that a kernel is compared with."""
@@ -38,21 +50,28 @@ class Measured:
     failed: str = ""
 
 
+FIELDS = tuple(Measured.__dataclass_fields__)
+
+
 def run_kernels(
     device: str | None, dtype: str, repeats: int, only: str, output: Path | None, batches: tuple[int, ...] = ()
 ) -> None:
-    """Measure all cases, print them, and write them as JSON after each: a run that is cut short keeps its rows."""
+    """Measure all cases, print them, and write them as JSON after each; cases of this commit are not measured again."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind = getattr(torch, dtype)
     known = {case.label: case for case in cases(batches or (256, 1))}
     chosen = [known[label] for label in choose(known, only)]
     memory, matrix = memory_rate(place), matrix_peak(place, kind)
-    rows: list[Measured] = []
-    for case in chosen:
-        rows.append(_measured(case, place, kind, repeats, memory, matrix))
+    rates = {"bytes_a_second": memory, "flops_a_second": matrix}
+    rows = [Measured(**{name: row[name] for name in FIELDS}) for row in rows_of_this_commit(output, "kernels")]
+    done = {(row.label, row.dtype) for row in rows}
+    left = [case for case in chosen if (case.label, dtype) not in done]
+    measured = ((case, _measured(case, place, kind, repeats, memory, matrix)) for case in left)
+    for _, row in told(measured, len(left), lambda case: case.label):
+        rows.append(row)
         if output is not None:
-            rates = {"bytes_a_second": memory, "flops_a_second": matrix}
-            write_result(record("kernels", [asdict(row) for row in rows], place, **rates), output)
+            entries = [asdict(row) | {"commit": commit()} for row in rows]
+            write_result(record("kernels", entries, place, **rates), output)
     console().print(kernel_table(rows))
 
 

@@ -170,7 +170,7 @@ REPA = (
 METAFORMER = (
     Item("ImageNet table", "PoolFormers beside others",
          ("leanformer tables metaformer", _train("poolformer_s12"), _study("metaformers", "labels")),
-         (("study_metaformers.json", "*Former-S12, labels|*Former-S18, labels"),)),
+         (("study_metaformers.json", "PoolFormer-S12, labels"),)),
     Item("Ablation of S12", "mixers, norms, activations, residual, MLP, hybrids",
          ("leanformer tables metaformer",
           *(f"leanformer train {model} --recipe poolformer_s12 --data DATA --output RUN" for model in (
@@ -184,7 +184,8 @@ METAFORMER = (
          ))),
     Item("Baselines", "IdentityFormer, RandFormer, PoolFormerV2, ConvFormer, CAFormer",
          ("leanformer tables metaformer", _train("identityformer_s12"), _train("caformer_s18"),
-          "leanformer train MODEL --recipe caformer_s18_384 --data DATA --output RUN")),
+          "leanformer train MODEL --recipe caformer_s18_384 --data DATA --output RUN"),
+         (("study_metaformers.json", "IdentityFormer|RandFormer|PoolFormerV2|ConvFormer|CAFormer"),)),
     Item("StarReLU", "activations of ConvFormer-S18 and CAFormer-S18",
          (_train("convformer_s18", " --set act=gelu --set mixer_act=gelu"),)),
 )  # fmt: skip

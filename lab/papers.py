@@ -20,6 +20,8 @@ than the papers': what was trained, on what and for how long stands in each resu
 [studies.md](studies.md). One recipe a kind is named; `leanformer recipes` lists all."""
 MOST = 12
 """Rows of ours that are shown for a table."""
+FIGURES = {"top-1, %", "speed-up"}
+"""Columns without one of which a table says nothing."""
 NAMES = ("student", "model", "label")
 """What the rows of a result call themselves, by the kind of result."""
 
@@ -60,7 +62,9 @@ def _told(item: Item, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     parts += [f"{item.remark[0].upper()}{item.remark[1:]}."] if item.remark else []
     for file, only in item.ours:
         rows = ours(results[file], only) if file in results else []
-        if rows:
+        if rows and not rows[0].keys() & FIGURES:
+            parts.append(f"Ours are in `results/{file}`, by parts of the models.")
+        elif rows:
             parts.append(f"Ours, `results/{file}`:")
             parts.append(markdown(list(rows[0]), [list(row.values()) for row in rows[:MOST]]))
             parts += [f"and {len(rows) - MOST} more."] if len(rows) > MOST else []
@@ -90,6 +94,7 @@ def ours(result: Mapping[str, Any], only: str) -> list[dict[str, str]]:
 def _line(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     first = rows[0]
     tops = [row["top1"] for row in rows if isinstance(row.get("top1"), int | float)]
+    teachers = [row["teacher_top1"] for row in rows if row.get("teacher_top1")]
     spread = f" ({min(tops):.1f} to {max(tops):.1f})" if len(tops) > 1 else ""
     speedup = first.get("speedup")
     fastest = speedup.get("optimised", speedup.get("eager")) if isinstance(speedup, Mapping) else speedup
@@ -99,7 +104,7 @@ def _line(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         "rate": f"{first['learning_rate']:g}" if first.get("learning_rate") else "",
         "seeds": str(len(rows)) if len(rows) > 1 else "",
         "top-1, %": f"{statistics.mean(tops):.1f}{spread}" if tops else "",
-        "teacher": f"{first['teacher_top1']:.1f}" if first.get("teacher_top1") else "",
+        "teacher": f"{statistics.mean(teachers):.1f}" if teachers else "",
         "paper": f"{first['paper_top1']:g}" if first.get("paper_top1") else "",
         "speed-up": f"{fastest:.2f}" if isinstance(fastest, int | float) else "",
         "batch": str(first.get("batch") or ""),

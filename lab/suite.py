@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import track
 from torch import nn
 
 from leanformer.export import RUNTIMES, runtime_opener
 from leanformer.measure import choose, command_line, commit, console, count, record, rows_to_resume, write_result
 
-from .compile_together import compile_together
+from .compile_together import compile_together, told
 from .contest import Conditions, Contest, run_contests
 from .contest_table import contest_table
 from .fresh_device import fresh_device
@@ -65,7 +64,8 @@ def run_suite(name: str, options: Options) -> int:
     groups = list(_groups(name, options, done))
     papers = {entry.label: entry.paper for entry, _ in SUITES[name](options.batches)}
     missing, contests = 0, [_contest(row) for row in rows]
-    for _, found in track(compile_together(groups, options.workers, options.go), description=name, total=len(groups)):
+    results = compile_together(groups, options.workers, options.go)
+    for _, found in told(results, len(groups), lambda group: group.name):
         missing += found is None
         contests += found or []
         rows += [_row(contest, papers) for contest in found or []]
@@ -101,14 +101,19 @@ class Group:
     options: Options
     runtimes: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """What progress calls it."""
+        return f"{self.entries[0].backbone}, batch {self.batch}"
+
     def __call__(self, ready: Callable[[], None] | None = None) -> list[Contest]:
         with tempfile.TemporaryDirectory() as folder, fresh_device(self.options.device):
             try:
                 return self._timed(Path(folder), ready)
             except Exception as error:  # the other groups are worth having
                 failed, first = f"{type(error).__name__}: {error}"[:500], self.entries[0]
-                told = first.backbone, self.batch, first.arguments.get("img_size", 0), self.options.dtype
-                return [Contest(entry.label, *told, failed=failed) for entry in self.entries]
+                known = first.backbone, self.batch, first.arguments.get("img_size", 0), self.options.dtype
+                return [Contest(entry.label, *known, failed=failed) for entry in self.entries]
 
     def _timed(self, folder: Path, ready: Callable[[], None] | None) -> list[Contest]:
         first, options = self.entries[0], self.options

@@ -1,5 +1,6 @@
 """Jobs prepare at the same time and are measured one after another; one that fails costs no other."""
 
+import multiprocessing
 import os
 import time
 from functools import partial
@@ -8,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from lab import compile_together as compile_together_module
-from lab.compile_together import compile_together
+from lab.compile_together import compile_together, told
 
 
 def job(what, ready):
@@ -16,8 +17,12 @@ def job(what, ready):
         raise ValueError("bad")
     if what == "dies":
         os._exit(3)
+    if what == "refuses":
+        return what, "why"
     prepared = time.time()
     ready()
+    if what == "dies late":
+        os._exit(3)
     start = time.time()
     time.sleep(0.05)
     return what, prepared, start, time.time()
@@ -30,6 +35,38 @@ def test_jobs_prepare_together_and_are_timed_in_turn_and_one_that_fails_costs_no
     timed = [result for result in found if result]
     assert max(result[1] for result in timed) <= min(result[2] for result in timed)
     assert all(first[3] <= second[2] for first, second in pairwise(timed))
+
+
+def test_a_job_that_ends_before_its_timing_tells_why_and_one_that_dies_in_it_costs_no_other():
+    names = ("refuses", "dies late", "a")
+    found = [result for _, result in compile_together([partial(job, name) for name in names], workers=3)]
+    assert found[:2] == [("refuses", "why"), None]
+    assert found[2][0] == "a"
+
+
+def waits(what, ready):
+    ready()
+    return what
+
+
+def test_a_process_that_dies_while_it_waits_for_its_turn_costs_no_other(monkeypatch):
+    def kill(go):
+        for process in multiprocessing.active_children()[:1]:
+            process.kill()
+            process.join()
+
+    monkeypatch.setattr(compile_together_module, "wait_for", kill)
+    found = [result for _, result in compile_together([partial(waits, name) for name in "abc"], workers=3)]
+    assert found.count(None) == 1
+    assert len(found) == 3
+
+
+def test_progress_is_a_printed_line_once_a_result_was_taken_in(capsys):
+    results = told([("first", 1), ("second", 2)], 2, str)
+    assert next(results) == ("first", 1)
+    assert capsys.readouterr().out == ""
+    assert list(results) == [("second", 2)]
+    assert [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()] == ["first", "second"]
 
 
 def test_more_jobs_than_workers_all_run():

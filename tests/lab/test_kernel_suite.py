@@ -56,3 +56,18 @@ def test_a_kernel_that_fails_says_so_and_leaves_the_others_alone(tmp_path, monke
     assert main([*SUITE, *options]) == 0
     failed = {row["label"].split(",")[0]: row["failed"] for row in json.loads(path.read_text())["rows"]}
     assert failed == {"attention with class row": "", "tokens reorganised": "RuntimeError: out of registers"}
+
+
+def test_a_run_that_was_cut_short_goes_on_where_it_stopped_and_tells_its_progress(tmp_path, monkeypatch, capsys):
+    path, measured = tmp_path / "kernels.json", []
+    real = kernel_suite._measured
+    monkeypatch.setattr(kernel_suite, "_measured", lambda case, *more: measured.append(case.label) or real(case, *more))
+    words = [*SUITE, "--dtype", "float32", "--batches", "1", "--output", str(path), "--only"]
+    assert main([*words, "tokens ranked"]) == 0
+    assert main([*words, "tokens ranked|tokens slimmed"]) == 0
+    assert [label.split(",")[0] for label in measured] == ["tokens ranked", "tokens slimmed"]
+    assert len(json.loads(path.read_text())["rows"]) == 2
+    assert "1 of 1 after" in capsys.readouterr().out
+    monkeypatch.setenv("LEANFORMER_COMMIT", "another")
+    assert main([*words, "tokens ranked"]) == 0
+    assert len(measured) == 3

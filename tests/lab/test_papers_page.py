@@ -4,12 +4,13 @@ import functools
 import importlib
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
 from lab.__main__ import VERBS, main
 from lab.paper_index import PAPERS
-from lab.papers import ours
+from lab.papers import ours, page_text
 from lab.studies.riformer import SETTINGS, riformer
 from lab.study import STUDIES
 from leanformer.cli import VERBS as LIBRARY
@@ -18,6 +19,7 @@ from leanformer.core import parse_options
 from leanformer.papers.recipes import PUBLISHED, parse_recipe
 from leanformer.papers.tables import TABLES
 
+RESULTS = Path("results")
 COMMANDS = sorted({command for items in PAPERS.values() for item in items for command in item.commands})
 
 
@@ -93,8 +95,8 @@ def test_repaformers_tables_5_and_6_are_run_by_their_own_recipes_from_weights():
 
 
 def test_our_numbers_are_those_of_the_files_with_seeds_together(tmp_path, capsys):
-    rows = [{"student": "table2/0.7, labels", "seed": seed, "epochs": 3, "top1": top1, "teacher_top1": 40.0}
-            for seed, top1 in ((0, 31.0), (1, 32.0))]  # fmt: skip
+    rows = [{"student": "table2/0.7, labels", "seed": seed, "epochs": 3, "top1": top1, "teacher_top1": teacher}
+            for seed, top1, teacher in ((0, 31.0, 39.0), (1, 32.0, 41.0))]  # fmt: skip
     assert ours({"rows": rows}, "table2/") == [
         {"row": "table2/0.7, labels", "epochs": "3", "seeds": "2", "top-1, %": "31.5 (31.0 to 32.0)", "teacher": "40.0"}
     ]
@@ -104,3 +106,20 @@ def test_our_numbers_are_those_of_the_files_with_seeds_together(tmp_path, capsys
     assert "| table2/0.7, labels | 3 | 2 | 31.5 (31.0 to 32.0) | 40.0 |" in page
     assert all(f"## {paper}" in page for paper in PAPERS)
     assert "python -m lab figure token-similarity" in page
+
+
+def test_a_result_without_accuracies_and_speeds_is_named_and_not_drawn_as_an_empty_table():
+    rows = [{"model": "ViT-B, part by part", "batch": 2048, "mlp_ms": 3.0}]
+    page = page_text({"profile_h200_eager.json": {"rows": rows}})
+    assert "Ours are in `results/profile_h200_eager.json`" in page
+    assert "part by part |" not in page
+
+
+def test_every_metaformer_of_the_study_stands_beside_its_own_table():
+    ((file, only),) = next(
+        item.ours for item in PAPERS["MetaFormer (CVPR 2022, TPAMI 2024)"] if item.number == "Baselines"
+    )
+    rows = ours(json.loads((RESULTS / file).read_text()), only)
+    assert [row["row"].split("-")[0] for row in rows] == [
+        "IdentityFormer", "RandFormer", "PoolFormerV2", "ConvFormer", "CAFormer",
+    ]  # fmt: skip
