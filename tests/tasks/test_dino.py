@@ -176,6 +176,18 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, val):
     assert lf.load(tmp_path / "parts" / "ema.safetensors").num_classes == 0
 
 
+@pytest.mark.parametrize(("config", "objective", "message"), [
+    (dataclasses.replace(SMALL, local_crops=1, grey=0.5), None, "local_crops was 2, now 1; grey was 0.2, now 0.5"),
+    (SMALL, "cross_entropy", "learns by cross_entropy, not by DINO"),
+])  # fmt: skip
+def test_a_run_does_not_go_on_with_other_settings_than_its_own(tmp_path, config, objective, message):
+    train(backbone(), output=tmp_path, max_updates=2)
+    run = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(run | {"objective": objective or run["objective"]}))
+    with pytest.raises(ValueError, match=message):
+        train(backbone(), config, output=tmp_path, resume=True)
+
+
 def test_files_are_learnt_from_and_judged_by_neighbours(tmp_path):
     result = train(backbone(), data=str(picture_folder(tmp_path / "data")), max_updates=2)
     assert result.evaluation.images == 32
@@ -219,6 +231,16 @@ def test_a_collapse_is_said_once():
     objective.advance(10, 20, 10, [])
     assert "collapsed: answers tell images apart by 0.0" in objective.notices()[0]
     assert objective.notices() == []
+
+
+def test_the_first_answers_alone_decide_the_first_figures():
+    objective = dino.DINO(SMALL)
+    objective.prepare(backbone())
+    flat = torch.full((SMALL.prototypes,), 1 / SMALL.prototypes)
+    objective._remember(torch.zeros(2, 4, SMALL.prototypes), flat, torch.tensor([math.log(SMALL.prototypes), 0.001]))
+    assert objective.figures() == pytest.approx({"entropy": math.log(SMALL.prototypes), "information": 0}, abs=1e-5)
+    objective.advance(1, 20, 1, [])
+    assert "features deviate by 0.001" in objective.notices()[0]
 
 
 def test_answers_that_are_no_numbers_leave_the_centre_where_it_was():

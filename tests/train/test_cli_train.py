@@ -92,3 +92,10 @@ def test_recipes_are_listed_with_the_papers_figures(capsys):
     assert "79.5" in capsys.readouterr().out
     assert main(["recipes", "evit_deit_small_0.7"]) == 0
     assert "2048" in capsys.readouterr().out
+
+
+def test_a_recipe_is_shown_with_its_model_methods_and_task(capsys):
+    assert main(["recipes", "repa_dino_vit_base"]) == 0
+    shown = capsys.readouterr().out
+    for told in ("vit_base_patch16_224", "num_classes=0", "repa", "teacher_temp=0.07"):
+        assert told in shown

@@ -9,7 +9,7 @@ from helpers import arrays, picture_folder, randomise, tiny
 from torch.nn import functional as F
 
 import leanformer as lf
-from leanformer.cli import main
+from leanformer.cli import eval_work, main
 from leanformer.train import Features, extract_features, knn_accuracy, linear_probe
 from leanformer.train.evaluation import Conditions
 from leanformer.train.features import feature_of
@@ -160,3 +160,15 @@ def test_what_cannot_be_judged_is_refused(options, message, tmp_path, capsys):
     folder = picture_folder(tmp_path / "data")
     assert main(["eval", *MODEL, "--data", str(folder), *RUN, *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_features_are_not_computed_where_too_many_neighbours_are_asked(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(eval_work, "extract_features", lambda *_, **__: pytest.fail("features were computed"))
+    assert main(["eval", *MODEL, "--data", str(picture_folder(tmp_path)), *RUN, "--knn", "99"]) == 2
+    assert "k must be from 1 to the 32 images" in capsys.readouterr().err
+
+
+def test_features_of_images_without_labels_are_told_to_have_none(tmp_path, capsys):
+    photographs = picture_folder(tmp_path) / "train"
+    assert main(["eval", *MODEL, "--data", f"images:{photographs}", *RUN, "--knn", "3"]) == 2
+    assert "has no labels, so there is no accuracy to tell" in capsys.readouterr().err

@@ -8,12 +8,13 @@ from rich.table import Table
 from torch import nn
 
 from ..core import card_of, classes_of, set_card
-from ..data.sources import open_data
+from ..data.sources import Stream, check_labelled, open_data
 from ..speed.fp8 import fp8_products
 from ..tasks import fitting
 from ..tasks.dense import DenseTask
 from ..train import Evaluation, Judgement, Probe, evaluate, extract_features, knn_accuracy, linear_probe
 from ..train.features import check_apart
+from ..train.neighbours import check_neighbours
 from ..visualise.names import class_names_of
 
 
@@ -174,7 +175,11 @@ def judge_features(
         how: Options of `train.extract_features`.
     """
     known, asked = (open_data(data, split) for split in splits)
+    for part in (known, asked):
+        check_labelled(part)
     check_apart(known, asked)
+    if knn is not None and not isinstance(known, Stream):
+        check_neighbours(knn, len(known))  # before features are computed, which may take long
     found: dict[tuple[str, str], Judgement] = {}
     for form, model in forms.items():
         train, test = (extract_features(model, part, **how) for part in (known, asked))

@@ -22,6 +22,11 @@ def recipes(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     one = find(pattern)
     if one is not None or pattern in PRESETS:
         settings = Table("setting", "value", title=pattern, title_justify="left")
+        if one is not None:
+            texts = " ".join(one.argument_texts()), " + ".join(one.method_texts()), one.task
+            for name, text in zip(("model", "arguments", "methods", "task"), (one.model, *texts), strict=True):
+                if text:
+                    settings.add_row(name, text)
         for name, value in parse_recipe(pattern).to_json().items():
             settings.add_row(name, str(value))
         console().print(settings)

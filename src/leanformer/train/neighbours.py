@@ -60,8 +60,7 @@ def neighbour_votes(
     >>> neighbour_votes(torch.tensor([[3.0, 0.1]]), bank, torch.tensor([0, 1]), 2, k=1).argmax(1)
     tensor([0])
     """
-    if not 1 <= k <= len(bank):
-        raise ValueError(f"k must be from 1 to the {len(bank)} images that are known, not {k}")
+    check_neighbours(k, len(bank))
     if not temperature > 0:
         raise ValueError(f"the temperature must be above 0, not {temperature}")
     queries, bank = F.normalize(queries, dim=1), F.normalize(bank, dim=1)
@@ -91,6 +90,17 @@ def knn_accuracy(train: Features, test: Features, k: int = 20, temperature: floa
     classes = max(train.num_classes, test.num_classes)
     votes = neighbour_votes(test.vectors, train.vectors, train.labels, classes, k, temperature)  # (q, K)
     return judged(votes.masked_fill(votes == 0, -torch.inf), test.labels, len(train.labels))
+
+
+def check_neighbours(k: int, known: int) -> None:
+    """Refuse to ask more neighbours than there are images.
+
+    Args:
+        k: How many are to vote.
+        known: How many images there are.
+    """
+    if not 1 <= k <= known:
+        raise ValueError(f"k must be from 1 to the {known} images that are known, not {k}")
 
 
 def check_numbers(*parts: Features) -> None:

@@ -4,8 +4,9 @@
 
 The paper says that they are "trained following the strategies outlined in DINO" and no more: epochs, rates, crops and
 the idle ratio are not stated. The ratio follows from the parameters; all else is what DINO published for the backbone.
-DINO clips the gradient of each tensor by itself and leaves the prototypes of its best ViT-S without a fixed length;
-here gradients are clipped together and prototypes have length one.
+What differs from DINO's code: gradients are clipped together, not each tensor by itself; prototypes always have length
+one; position embeddings and the class token do not decay; colours change in every crop, without the hue; the blur of
+local crops is weaker.
 """
 
 from typing import Any

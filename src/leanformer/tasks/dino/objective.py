@@ -77,8 +77,8 @@ class DINO(Objective):
         _channels(self.teacher, view, sizes[:1])  # the last size that it saw is the one that it will see
         self.teacher_head = copy.deepcopy(self.head).requires_grad_(False)
         self.register_buffer("centre", torch.zeros(known.prototypes))
-        self.register_buffer("mean_answer", torch.full((known.prototypes,), 1 / known.prototypes))
-        self.register_buffer("spread", torch.ones(2))  # entropy of an answer in nats, deviation of features
+        self.register_buffer("mean_answer", torch.zeros(known.prototypes))  # zeros: nothing was answered yet
+        self.register_buffer("spread", torch.zeros(2))  # entropy of an answer in nats, deviation of features
         self.register_buffer("often", _often(known), persistent=False)  # (3, V)
         for part in ("_coloured", "_taught", "_learnt") if self.compile_own else ():
             setattr(self, part, torch.compile(getattr(self, part), dynamic=False))
@@ -213,13 +213,14 @@ class DINO(Objective):
 
     @torch.no_grad()
     def _remember(self, teacher: Tensor, mean_answer: Tensor, spread: Tensor) -> None:
-        """Move the centre, and the averages by which a collapse is noticed.
+        """Move the centre, and the averages by which a collapse is noticed; these begin as the first answers are.
 
         Answers that are no numbers move nothing: the update is skipped, and what they leave here would stay for good.
         """
+        share = torch.where(self.mean_answer.any(), 1 - MEMORY, 1.0)
         moved = {
-            self.spread: self.spread.lerp(spread, 1 - MEMORY),
-            self.mean_answer: self.mean_answer.lerp(mean_answer, 1 - MEMORY),
+            self.spread: self.spread.lerp(spread, share),
+            self.mean_answer: self.mean_answer.lerp(mean_answer, share),
             self.centre: moved_centre(self.centre, teacher, self.config.centre_momentum),
         }
         for kept, new in moved.items():

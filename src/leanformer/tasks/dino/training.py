@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ...data.sources import Data, Source, Stream, check_fit, check_labelled, open_data
-from ...train import Recipe, Result, Settings
+from ...train import Recipe, Result, Settings, read_run
+from ...train.checkpoint import NAMES
 from ...train.engine import Job, carry_out, source_names
 from .config import Config
 from .objective import DINO
@@ -39,7 +40,7 @@ def fit(
         val: Labelled images to judge the features on; by default the split val, where `data` has labels.
         dino: DINO's own settings.
         output: The run folder; without one nothing is written.
-        resume: Let a run found in `output` go on, as if it had never stopped.
+        resume: Let a run found in `output` go on, as if it had never stopped; one with other settings is refused.
         settings: How the run is carried out.
         options: Further settings by name.
 
@@ -59,6 +60,8 @@ def fit(
     _check(model, recipe, settings)
 
     def prepare() -> Job:
+        if folder is not None:
+            _check_same(folder, config)
         train_data, val_data = _open(data, val, settings, recipe)
         check_fit(model, train_data, val_data)
         if val_data is not None:
@@ -88,6 +91,19 @@ def _open(data: Source, val: Source | None, settings: Settings, recipe: Recipe) 
     check_labelled(val_data)
     val_data.damage.limit = settings.damage_limit
     return train_data, val_data
+
+
+def _check_same(folder: Path, config: Config) -> None:
+    """Refuse to go on with other settings than those that the run in a folder has had."""
+    if not (folder / "run.json").exists() or not any((folder / name).exists() for name in NAMES):
+        return
+    objective = read_run(folder)["objective"]
+    if objective.partition(":")[0] != "dino":
+        raise ValueError(f"{folder} holds a run that learns by {objective}, not by DINO")
+    theirs, mine = (dataclasses.asdict(each) for each in (Config().with_text(objective), config))
+    changed = [f"{name} was {theirs[name]}, now {mine[name]}" for name in mine if mine[name] != theirs[name]]
+    if changed:
+        raise ValueError(f"the run in {folder} has other settings of DINO: {'; '.join(changed)}")
 
 
 def _check(model: nn.Module, recipe: Recipe, settings: Settings) -> None:
