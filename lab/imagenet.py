@@ -52,7 +52,9 @@ def students(plans: Path | None = None) -> dict[str, Build]:
     rows["SiT late"] = method(lf.SiT())
     for ratio in (0.25, 0.5, 0.75):
         rows[f"RePa {ratio}"] = method(lf.RePa(idle_ratio=ratio))
-        rows[f"RePa {ratio}, norms kept"] = method(lf.RePa(idle_ratio=ratio, norm="layer"))
+        for steps, told in ((100, ""), (0, ", least squares alone"), (400, ", refined four times as long")):
+            kept = lf.RePa(idle_ratio=ratio, norm="layer", refine_steps=steps)
+            rows[f"RePa {ratio}, norms kept{told}"] = method(kept)
     rows["RePa 0.25 + ToMe 13 a block"] = method(lf.RePa(idle_ratio=0.25), lf.ToMe(merged=13))
     for blocks in (1, 2):
         rows[f"RIFormer in {blocks} blocks"] = method(lf.RIFormer(blocks=tuple(range(blocks)), start="fit"))
@@ -87,6 +89,7 @@ def imagenet(
     only: str = "",
     epochs: int = 10,
     images: int | None = None,
+    fit_images: int = 512,
     batch_size: int = 512,
     learning_rate: float = 1e-4,
     mixup: float = 0.8,
@@ -118,6 +121,7 @@ def imagenet(
         only: Only the rows whose name contains this text, or the one whose whole name it is; several parted by |.
         epochs: Of each student.
         images: Only the first so many photographs to distil on.
+        fit_images: By how many of them what can be fitted to the teacher is fitted before.
         batch_size: Images an update.
         learning_rate: The highest one.
         mixup: Strength of mixing pairs of images; 0 for none.
@@ -159,9 +163,10 @@ def imagenet(
                 continue
             training = photos()
             began = time.perf_counter()
-            student = fitted(rows[name](teacher.cpu()), teacher, training, place)
+            student = fitted(rows[name](teacher.cpu()), teacher, training, place, fit_images)
             row: dict[str, Any] = {
-                "model": name, "variant": variant, "epochs": epochs, "images": len(training), "seed": seed,
+                "model": name, "variant": variant, "epochs": epochs, "images": len(training),
+                "fit_images": fit_images, "seed": seed,
                 "learning_rate": learning_rate, "mixup": mixup, "cutmix": cutmix, "crop": crop, "objective": objective,
                 "batch_size": batch_size, "precision": quick_precision(student, place), "rounded": rounded,
                 "macs": count(fold(student)).macs, "commit": commit(),
@@ -231,16 +236,17 @@ def trained(name: str, model: nn.Module, **options: Any) -> nn.Module:
     return result.model
 
 
-def fitted(student: nn.Module, teacher: nn.Module, data: Arrays, device: torch.device) -> nn.Module:
-    """The student with all that can be fitted to the teacher fitted, on 512 of the photographs, and in evaluation mode.
+def fitted(student: nn.Module, teacher: nn.Module, data: Arrays, device: torch.device, fit_images: int = 512) -> nn.Module:
+    """The student with all that can be fitted to the teacher fitted, on some photographs, and in evaluation mode.
 
     Args:
         student: a model with methods on it, perhaps of another image size.
         teacher: the trained model.
         data: photographs without labels.
         device: where they run.
+        fit_images: how many of the photographs it is fitted by.
     """
     size = input_of(student)["input_size"][1:]
     like = teacher if size == input_of(teacher)["input_size"][1:] else lf.resize(teacher, img_size=size)
-    images = sample_images(student, data, 512, seed=0).to(device)
+    images = sample_images(student, data, fit_images, seed=0).to(device)
     return lf.calibrate(student.to(device), like.to(device), images).eval()
