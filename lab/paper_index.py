@@ -43,14 +43,20 @@ EVIT = (
          (("study_evit.json", "table3b/"), ("suite_gpu_h200.json", "EViT 0.7 on DeiT-B"))),
     Item("Table 4", "other places and rates at one cost",
          (_train("evit_deit_small_at_5_7_10"), _study("evit", "table4/")), (("study_evit.json", "table4/"),)),
-    Item("Table 5", "450 and 600 epochs", (_train("evit_deit_small_0.7_450"), _train("evit_deit_small_0.7_600"))),
+    Item("Table 5", "450 and 600 epochs",
+         (_train("evit_deit_small_0.7_450"), _train("evit_deit_small_0.7_600"),
+          *(_study("evit", "table7/scratch", f" --epochs {epochs}") for epochs in (18, 24))),
+         remark="the study's runs have 12 epochs where the paper's have 300; these have 1.5 and 2 times as many"),
     Item("Table 6", "larger images at the cost of smaller ones; 272 → 448",
-         (_train("evit_deit_small_0.5_304"), _train("evit_lvvit_small_0.7_272", ANNOTATOR),
+         (_train("evit_deit_small_0.5_304"),
+          *(_train(name, ANNOTATOR) for name in ("lvvit_s", "evit_lvvit_small_0.7_272")),
+          "leanformer train MODEL --recipe lvvit_s_384 --data DATA --output RUN" + ANNOTATOR,
           "leanformer train MODEL --recipe evit_lvvit_small_0.7_448 --data DATA --output RUN" + ANNOTATOR,
           _study("evit", "table6a/|table6b/")), (("study_evit.json", "table6a/|table6b/"),)),
     Item("Table 7", "from a trained DeiT, the oracle",
-         (_train("evit_deit_small_0.7_oracle", " --checkpoint WEIGHTS"),
-          _train("evit_deit_base_0.7_oracle", " --checkpoint WEIGHTS"), _study("evit", "table7/")),
+         (*(_train(f"evit_deit_{row}", " --checkpoint WEIGHTS") for row in (
+             "small_0.7_oracle", "small_0.7_oracle_450", "small_0.7_oracle_600", "base_0.7_oracle")),
+          _study("evit", "table7/")),
          (("study_evit.json", "table7/"),)),
     Item("Figure 1", "answers with tokens removed at random, attentive and inattentive ones",
          ("python -m lab figure removed-tokens deit_small_patch16_224 --checkpoint WEIGHTS --image PHOTO",
@@ -75,7 +81,7 @@ SIT = (
     Item("Table 1", "pruned DeiT-S beside SiT on it",
          ("leanformer tables sit", _train("sit_deit_s", SELF), _train("sit_deit_s_fast", SELF))),
     Item("Tables 2, 3", "the models, with and without a CNN teacher, beside others",
-         ("leanformer tables sit", _train("sit_ti", SELF), _train("sit_s", SELF),
+         ("leanformer tables sit", _train("lvvit_plus_small", ANNOTATOR), _train("sit_ti", SELF), _train("sit_s", SELF),
           _train("sit_s_cnn", SELF + " --teacher cnn=regnety_160:WEIGHTS"), GPU + '"SiT"'),
          (("suite_gpu_h200_sit.json", "SiT"), ("suite_gpu_h200_sit_xs.json", "SiT"))),
     *(
@@ -111,26 +117,33 @@ REMARKS = {
     5: "Pyramid ViG-B is in no library that we build on",
     7: f"{FROM_POOLFORMER}; those on a CPU were taken with losses relative to the teacher's features",
 }
+OURS_OF = {
+    1: (("study_metaformers.json", "PoolFormer-S12, labels|RIFormer-S12, no affine, labels"),),
+    2: (("study_metaformers.json", "RIFormer-S12, no affine"),),
+    3: (("study_metaformers.json", "RIFormer-S12, labels|RIFormer-S12, hard|RIFormer-S12, soft"),),
+    4: (("study_metaformers.json", "RIFormer-S12, imitation"),),
+    7: (("study_riformer_cpu.json", "table7/|ours/"),),
+}  # fmt: skip
+"""RIFormer's table → our rows beside those of its study."""
+
+
+def _guide(number: int) -> Item:
+    """A table of RIFormer's guidelines."""
+    logits = "" if number in (1, 5) else " --set logits=gfnet_h_b"
+    ours = (("study_riformer.json", f"table{number}/"), *OURS_OF.get(number, ()))
+    command = _study("riformer", f"table{number}/", logits)
+    return Item(f"Table {number}", GUIDE[number], (command,), ours, REMARKS.get(number, ""))
+
+
 RIFORMER = (
-    *(
-        Item(f"Table {number}", shows,
-             (_study("riformer", f"table{number}/", "" if number in (1, 5) else " --set logits=gfnet_h_b"),),
-             (("study_riformer.json", f"table{number}/"), *more),
-             REMARKS.get(number, ""))
-        for number, shows in GUIDE.items()
-        for more in [{
-            2: (("study_metaformers.json", "RIFormer-S12, no affine"),),
-            3: (("study_metaformers.json", "RIFormer-S12, labels|RIFormer-S12, hard|RIFormer-S12, soft"),),
-            4: (("study_metaformers.json", "RIFormer-S12, imitation"),),
-            7: (("study_riformer_cpu.json", "table7/|ours/"),),
-        }.get(number, ())]
-    ),
+    *(_guide(number) for number in range(1, 6)),
     Item("Table 6", "the models, beside others",
          ("leanformer tables riformer", _train(
              "riformer_s12",
              " --checkpoint WEIGHTS --teacher gfnet_h_b:WEIGHTS --teacher imitation=poolformer_s12:WEIGHTS",
          ), "leanformer train MODEL --recipe riformer_s12_384 --data DATA --output RUN --teacher gfnet_h_b:WEIGHTS",
           GPU + '"RIFormer"'), (("suite_gpu_h200.json", "RIFormer"),)),
+    *(_guide(number) for number in range(7, 10)),
     Item("Figure 1", "latency of ViT-B part by part", ("python -m lab profile",), (("profile_h200_eager.json", ""),)),
     Item("Figures 2, 3", "the block, the training", remark="diagrams: `leanformer.methods.riformer`"),
     Item("Figure 4", "effective receptive fields",
@@ -138,13 +151,17 @@ RIFORMER = (
     Item("Figure 5", "distributions of features",
          ("leanformer show features poolformer_s12 --checkpoint WEIGHTS --versus MODEL --image PHOTO",)),
 )  # fmt: skip
+DENSE = "our own detectors are of Oxford Pets, our segmenters of CamVid"
 REPA = (
     Item("Tables 1, 2", "before and after fusing, and the vanilla backbones",
-         ("leanformer tables repa", _train("repa_deit_base"), _train("repa_swin_base"), GPU + '"RePa 0.75"'),
+         ("leanformer tables repa", _train("repa_deit_base"), _train("repa_swin_base"),
+          _train("repa_lvvit_s", ANNOTATOR), GPU + '"RePa 0.75"'),
          (("suite_gpu_h200.json", "RePa 0.75 on"),
-          ("study_metaformers_long.json", "RePa-PoolFormer-S12 0.75|PoolFormer-S12, distilled"))),
+          ("study_metaformers_long.json", "RePa-PoolFormer-S12 0.75|PoolFormer-S12, distilled"),
+          ("study_vit_small.json", "RePa 0.75, |RePa 0.5, "))),
     Item("Table 3", "against SLAB's progressive batch norms",
-         ("leanformer tables repa", _train("slab_deit_base"), _train("slab_swin_base"), _train("repa_deit_base_0.25"))),
+         ("leanformer tables repa", _train("slab_deit_base"), _train("slab_swin_base"), _train("repa_deit_base_0.25"),
+          _train("repa_swin_base_0.25"))),
     Item("Tables 4, 8", "idle ratios",
          (_train("repa_deit_base_0.5"), _train("repa_swin_tiny_0.25"), _train("repa_poolformer_s12_0.5"),
           _study("metaformers", "RePa-PoolFormer-S12")),
@@ -153,15 +170,18 @@ REPA = (
     Item("Table 5", "backbones trained without labels",
          ("leanformer tables repa",
           *(_train(f"{idle}dino_{vit}") for vit in ("vit_small", "vit_base") for idle in ("", "repa_")),
-          "leanformer eval RUN/ema.safetensors --knn 20 --linear --data DATA")),
+          "leanformer eval RUN/ema.safetensors --knn 20 --linear --data DATA", "python -m lab study dino --data DATA"),
+         (("study_dino.json", "ViT, DINO|RePa 0.5, DINO"),)),
     Item("Table 6", "detection and segmentation",
          ("leanformer tables repa", _train("repa_swin_small"),
           *(f"leanformer train {backbone} {dense} --data DATA --output RUN"
             for dense in ("--task detection --detector retinanet --recipe coco_1x",
                           "--task detection --detector mask_rcnn --recipe coco_1x",
                           "--task segmentation --segmenter upernet --recipe ade20k_upernet")
-            for backbone in ("swin_small_patch4_window7_224 --checkpoint WEIGHTS", "MODEL"))),
-         remark="MODEL is the backbone that `repa_swin_small` trains on ImageNet; Swin-B goes alike"),
+            for backbone in ("swin_small_patch4_window7_224 --checkpoint WEIGHTS", "MODEL")),
+          "python -m lab dense", "python -m lab dense-study --pets DATA --camvid DATA"),
+         (("dense_cpu.json", "*Swin"), ("study_dense.json", "*ViT-Ti")),
+         f"MODEL is the backbone that `repa_swin_small` trains on ImageNet; Swin-B goes alike; {DENSE}"),
     Item("Table 7", "settings of the training", ("leanformer recipes repa",)),
     Item("Figures 1, 4", "the FFN", remark="diagrams: `leanformer.methods.repa`"),
     Item("Figure 2", "accuracy against throughput", ("leanformer show trade-off RESULT.json",)),
@@ -177,6 +197,18 @@ METAFORMER = (
               "poolformer_s12_depthwise", "poolformer_s12_batchnorm", "poolformer_s12_relu", "poolformer_s12_nomlp",
               "metaformer_ppaa_s12_224",
           )))),
+    Item("COCO table", "RetinaNet and Mask R-CNN on PoolFormers",
+         (*(f"leanformer train poolformer_s12 --checkpoint WEIGHTS --task detection --detector {detector} "
+            "--recipe coco_1x:drop_path=0.0,weight_decay=1e-4 --data DATA --output RUN"
+            for detector in ("retinanet", "mask_rcnn")),
+          'python -m lab dense --only "PoolFormer"', "python -m lab dense-study --pets DATA --camvid DATA"),
+         (("dense_cpu.json", "RetinaNet, PoolFormer|Mask R-CNN, PoolFormer"),
+          ("study_dense.json", "RetinaNet, PoolFormer")), DENSE),
+    Item("ADE20K table", "Semantic FPN on PoolFormers",
+         ("leanformer train poolformer_s12 --checkpoint WEIGHTS --task segmentation --segmenter fpn "
+          "--recipe dense:epochs=64,batch_size=32,learning_rate=2e-4,weight_decay=1e-4 --data DATA --output RUN",),
+         (("study_dense.json", "Semantic FPN, PoolFormer"),),
+         f"64 epochs are the authors' 40,000 updates of 32 pictures; {DENSE}"),
     Item("Table 7", "300 to 3,000 epochs", ("leanformer tables metaformer", _train("poolformer_s12_2000"))),
     Item("Grad-CAM", "ResNet-50, DeiT-S, ResMLP-S24, PoolFormer-S24",
          tuple(f"leanformer show grad-cam {model} --checkpoint WEIGHTS --image PHOTO" for model in (

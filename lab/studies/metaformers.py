@@ -22,6 +22,7 @@ from leanformer.train import Recipe
 
 from .riformer import student_of
 from .student import DISTILLED, LABELS, Student, Study, lean_student
+from .teachers import TRAINED_RATE, teacher_from
 
 NATIVE: dict[str, Any] = {"img_size": 64, "stem": (7, 2, 3), "crop_pct": 1.0}
 LARGER_SCALE: dict[str, Any] = {"layer_scale_init_values": 0.1}
@@ -65,7 +66,8 @@ def metaformers(checkpoint: Path | None = None, **arguments: Any) -> Study:
     pooled = {**LARGER_SCALE, **given}
     return Study(
         name="metaformers",
-        teacher=lambda classes, names=None: create(TEACHER, checkpoint, **{**pooled, "num_classes": classes}),
+        teacher=teacher_from(TEACHER, checkpoint, pooled),
+        teacher_learning_rate=None if checkpoint is None else TRAINED_RATE,
         recipe=short(),
         students=(*_from_scratch(given), *_pooled(pooled), *_road(pooled), *_repa(pooled), _together()),
     )

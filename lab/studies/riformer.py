@@ -29,7 +29,7 @@ from leanformer.methods import RIFormer
 from leanformer.train import Recipe
 
 from .student import DISTILLED, Student, Study
-from .teachers import apart, teachers_by_name
+from .teachers import TRAINED_RATE, apart, teacher_from, teachers_by_name
 
 PAPER_EPOCHS = 120
 AFFINE = RIFormer(start="paper", relative=False)
@@ -117,7 +117,9 @@ def _distilled(method: RIFormer, top1: tuple[float, ...]) -> dict[str, Setting]:
 
 
 def _imitating(feature: int, relation: int, layers: int, top1: float | None, **changes: Any) -> Setting:
-    method = AFFINE.replace(feature_epochs=feature, relation_epochs=relation, layers=layers if feature else 0)
+    method = AFFINE.replace(layers=0)  # the row of Table 3 that learns from soft answers alone, trained once
+    if feature:
+        method = AFFINE.replace(feature_epochs=feature, relation_epochs=relation, layers=layers)
     return Setting(**{"method": method, "teacher": GFNET, "imitation": feature > 0, "top1": top1, **changes})
 
 
@@ -212,7 +214,8 @@ def riformer(checkpoint: Path | None = None, logits: str = "", **arguments: Any)
     backbones = {name: {**own, **apiece.get(name, {})} for name in NAMED if name in ROW_BACKBONES}
     return Study(
         name="riformer",
-        teacher=lambda classes, names=None: create(POOLFORMER, checkpoint, **{**own, "num_classes": classes}),
+        teacher=teacher_from(POOLFORMER, checkpoint, own),
+        teacher_learning_rate=None if checkpoint is None else TRAINED_RATE,
         recipe=Recipe(mixup=0.0, cutmix=0.0, label_smoothing=0.0, auto_augment=None, color_jitter=0.0, erasing=0.0),
         students=tuple(student_of(name, name, own, logits) for name in SETTINGS),
         others=teachers_by_name(NAMED, size, {**apiece, **backbones}),

@@ -34,7 +34,7 @@ from leanformer.methods.sit import slimmed_counts
 from leanformer.papers.published import extended
 
 from .student import DISTILLED, LABELS, Make, Student, Study
-from .teachers import apart, teachers_by_name
+from .teachers import TRAINED_RATE, apart, teacher_from, teachers_by_name
 from .training_free import cost, course, left_by_evit
 
 BACKBONE, TABLE5, CAIT, REGNET = "lvvit_plus_tiny", "lvvit_plus_small", "cait_s24_224", "regnety_160"
@@ -139,10 +139,10 @@ def sit(
     distils = backbone.startswith("lvvit")
     return Study(
         name="sit",
-        teacher=lambda classes, names=None: create(backbone, checkpoint, **{**own, "num_classes": classes}),
+        teacher=teacher_from(backbone, checkpoint, own),
         recipe=lf.recipes.finetune(learning_rate=5e-4, mixup=0.0, cutmix=0.0, label_smoothing=0.0, auto_augment=None,
                                    color_jitter=0.0, crop_scale=(0.35, 1.0)),
-        teacher_learning_rate=1e-3,
+        teacher_learning_rate=1e-3 if checkpoint is None else TRAINED_RATE,
         students=tuple(row for row in rows if distils or "cnn" not in row.others),
         others=teachers_by_name((table5, cait, regnet), size, apiece),
     )  # fmt: skip

@@ -1,15 +1,46 @@
-"""Teachers of other kinds than a study's own: any model of ours or of timm's, by its name."""
+"""The teachers of a study before training: its own backbone, and models of other kinds by their names."""
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from leanformer.backbones import create_teacher
+from leanformer.backbones import create, create_teacher, with_head
+from leanformer.core import has_card
 
 from .student import Build
+
+TRAINED_RATE = 1e-4
+"""The learning rate of a teacher that starts from trained weights: a higher one would undo them."""
+
+
+def teacher_from(name: str, checkpoint: Path | None, arguments: Mapping[str, Any]) -> Build:
+    """Builds a study's own backbone, from random weights or from trained ones.
+
+    Args:
+        name: a leanformer backbone.
+        checkpoint: weights to start from, of any image size. Where they know all of the data's classes, as ImageNet's
+            know Tiny-ImageNet's, the head keeps their rows; otherwise it is new.
+        arguments: those of the backbone.
+
+    >>> teacher_from("vit", None, {"depth": 1})(10).num_classes
+    10
+    """
+    return functools.partial(_from_weights, name, checkpoint, dict(arguments))
+
+
+def _from_weights(
+    name: str, checkpoint: Path | None, arguments: dict[str, Any], num_classes: int, names: Sequence[str] | None = None
+) -> nn.Module:
+    if checkpoint is None:
+        return create(name, **{**arguments, "num_classes": num_classes})
+    if has_card(checkpoint):
+        raise ValueError(f"{checkpoint} is a leanformer checkpoint, not weights to start from: give it as --teacher")
+    model = create(name, checkpoint, resample_positions=True, **arguments)
+    return model if model.num_classes == num_classes else with_head(model, num_classes, names)
 
 
 def teacher_by_name(name: str, arguments: Mapping[str, Any]) -> Build:

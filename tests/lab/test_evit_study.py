@@ -26,6 +26,11 @@ def test_the_keep_rate_falls_over_a_third_of_the_run(teacher):
     assert [method.advance(student, epoch)["keep_rate"] for epoch in (0, 2, 22)] == [1.0, 1.0, 0.5]
 
 
+def test_the_papers_places_in_table_4_are_the_row_of_table_2(teacher):
+    rows = (ROWS[f"{name}, labels"].make(teacher, 60) for name in ("table2/0.7", "table4/at 4-7-10", "table7/scratch"))
+    assert len({repr(lf.card_of(row).methods) for row in rows}) == 1
+
+
 def test_larger_images_at_a_lower_rate_cost_what_the_whole_model_costs(teacher):
     student = ROWS["table6a/0.5 at 304, labels"].make(teacher, 3)
     assert input_of(student)["input_size"] == (3, 144, 144)
@@ -50,6 +55,22 @@ def test_the_oracle_is_the_trained_model_and_the_others_start_anew(teacher):
     weights = [model.blocks[0].mix.fn.qkv.weight for model in (oracle, scratch, teacher)]
     assert weights[0].equal(weights[2])
     assert not weights[1].equal(weights[2])
+
+
+def test_every_row_may_start_from_the_trained_model_at_the_size_of_its_images_and_leaves_it_as_it_is(teacher):
+    arguments = {**TINY, "lvvit_t.embed_dim": 16, "lvvit_t.num_heads": 2}
+    study = evit(backbone="deit_tiny_patch16_224", lvvit="lvvit_t", oracle=True, **arguments)
+    rows = {student.name: student for student in study.students}
+    started = [name for name in rows if name.endswith(", labels from the trained DeiT")]
+    assert {name.partition("/")[0] for name in started} == {"table2", "table4", "table6a"}
+    assert {"table7/scratch, labels", "table3b/0.5 at 224, token labels"} < rows.keys()
+    assert {rows[name].paper for name in started} == {None}  # the paper's rows start from random weights
+    whole, larger = (rows[f"{name}, labels from the trained DeiT"].make(teacher, 3) for name in
+                     ("table2/1.0", "table6a/0.5 at 304"))  # fmt: skip
+    for model in (whole, larger):
+        assert model.blocks[0].mix.fn.qkv.weight.equal(teacher.blocks[0].mix.fn.qkv.weight)
+    assert input_of(larger)["input_size"] == (3, 144, 144)
+    assert whole.blocks[0].mix.fn.qkv.weight is not teacher.blocks[0].mix.fn.qkv.weight  # trained apart from it
 
 
 def test_lvvit_learns_token_labels_from_the_trained_deit(teacher):

@@ -3,12 +3,16 @@
 import json
 
 import pytest
+import timm
 import torch
 from helpers import colour_pack
 
 import leanformer as lf
 from lab.__main__ import main
+from lab.studies.evit import evit
+from lab.studies.metaformers import metaformers
 from lab.studies.riformer import NAMED, SETTINGS, riformer
+from lab.studies.sit import sit
 from lab.studies.teachers import apart, teacher_by_name
 from leanformer.core import input_of
 
@@ -34,6 +38,40 @@ def test_a_row_learns_from_another_teacher_which_is_trained_once_at_the_studys_s
     other = ["--other", f"resnet50={trained}", "--output", str(tmp_path / "given.json"), "--runs", str(tmp_path / "g")]
     assert run(tmp_path, "--only", "teachers/resnet50", *other) == 0
     assert not (tmp_path / "g" / "teacher-resnet50-0" / "model.safetensors").exists()
+
+
+VIT = {"backbone": "vit_tiny_patch16_224", "embed_dim": 24, "num_heads": 3, "depth": 4}
+POOL = {"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)}
+
+
+@pytest.mark.parametrize(
+    ("study", "arguments"),
+    [(evit, VIT), (sit, VIT), (riformer, POOL), (metaformers, POOL)],
+    ids=["evit", "sit", "riformer", "metaformers"],
+)
+def test_the_teacher_starts_from_weights_of_other_classes_and_another_size(study, arguments, tmp_path):
+    """Those of ImageNet, at 224 pixels with 1000 classes; the data's WordNet ids keep their rows of the head."""
+    torch.manual_seed(1)
+    if study in (evit, sit):
+        small = {key: value for key, value in VIT.items() if key != "backbone"}
+        torch.save(timm.create_model(VIT["backbone"], img_size=64, **small).state_dict(), tmp_path / "imagenet.pth")
+    else:
+        torch.save(lf.to_official(lf.create("poolformer_s12", **POOL)), tmp_path / "imagenet.pth")
+    weights = study(tmp_path / "imagenet.pth", **arguments, img_size=64).teacher(1000)
+    rates = [study(file, **arguments).teacher_learning_rate for file in (tmp_path / "imagenet.pth", None)]
+    assert rates == [1e-4, 1e-3 if study is sit else None]
+    classes = ("n01443537", "n01629819", "n01641577")
+    teacher = study(tmp_path / "imagenet.pth", **arguments, img_size=96).teacher(3, classes)
+    assert (teacher.num_classes, input_of(teacher)["input_size"]) == (3, (3, 96, 96))
+    for own, given in zip(lf.blocks_of(teacher).values(), lf.blocks_of(weights).values(), strict=True):
+        assert torch.equal(own.ffn.fn.fc1.weight, given.ffn.fn.fc1.weight)
+    assert torch.equal(teacher.head.weight[0], weights.head.weight[1])  # the goldfish is ImageNet's second class
+
+
+def test_a_leanformer_checkpoint_is_a_teacher_and_no_weights_to_start_from(tmp_path):
+    file = lf.save(lf.create("poolformer_s12", **POOL), tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model.safetensors is a leanformer checkpoint.*give it as --teacher"):
+        riformer(file, **POOL).teacher(3)
 
 
 def test_models_of_every_kind_are_built_for_an_image_size():

@@ -42,7 +42,7 @@ def check(command):
         parse_recipe(options["recipe"])
     if words[1] == "tables" and options["system"] not in (*TABLES, "all"):
         raise ValueError(f"unknown system '{options['system']}'")
-    if words[1:4] == ["-m", "lab", "study"]:
+    if words[1:4] == ["-m", "lab", "study"] and options["name"] != "dino":  # that one has rows of its own making
         STUDIES[options["name"]](None, **parse_options(options["arguments"])).chosen(options["only"])
 
 
@@ -113,6 +113,34 @@ def test_a_result_without_accuracies_and_speeds_is_named_and_not_drawn_as_an_emp
     page = page_text({"profile_h200_eager.json": {"rows": rows}})
     assert "Ours are in `results/profile_h200_eager.json`" in page
     assert "part by part |" not in page
+
+
+def test_quality_that_is_no_accuracy_is_shown_in_columns_of_its_own():
+    rows = [{"model": "ViT, DINO", "seed": seed, "epoch": 12, "knn": knn, "linear": 18.5, "speedup": {"optimised": 2.0}}
+            for seed, knn in ((0, 10.0), (1, 11.0))]  # fmt: skip
+    assert ours({"rows": rows}, "ViT") == [
+        {"row": "ViT, DINO", "epochs": "12", "seeds": "2", "k-NN, %": "10.5 (10.0 to 11.0)",
+         "linear, %": "18.5 (18.5 to 18.5)", "speed-up": "2.00"}
+    ]  # fmt: skip
+    dense = {"model": "Mask R-CNN, ViT", "epochs": 4, "figures": {"ap": 73.6, "mask_ap": 68.1}}
+    assert ours({"rows": [dense]}, "Mask") == [
+        {"row": "Mask R-CNN, ViT", "epochs": "4", "AP": "73.6", "mask AP": "68.1"}
+    ]
+    timed = {"label": "RetinaNet, Swin-Small", "milliseconds": {"eager": 2992.3, "optimised": 2856.6}}
+    assert ours({"rows": [timed]}, "*Swin") == [{"row": "RetinaNet, Swin-Small", "ms": "2857"}]
+
+
+def test_no_result_that_a_table_names_is_without_a_row_of_ours():
+    for items in PAPERS.values():
+        for item in items:
+            for file, only in item.ours:
+                if (RESULTS / file).is_file():
+                    assert ours(json.loads((RESULTS / file).read_text()), only), (item.number, file)
+
+
+def test_tables_of_a_paper_stand_in_the_papers_order():
+    numbers = [item.number for item in PAPERS["RIFormer (CVPR 2023)"] if item.number.startswith("Table")]
+    assert numbers == [f"Table {number}" for number in range(1, 10)]
 
 
 def test_every_metaformer_of_the_study_stands_beside_its_own_table():
