@@ -236,7 +236,9 @@ def trained(name: str, model: nn.Module, **options: Any) -> nn.Module:
     return result.model
 
 
-def fitted(student: nn.Module, teacher: nn.Module, data: Arrays, device: torch.device, fit_images: int = 512) -> nn.Module:
+def fitted(
+    student: nn.Module, teacher: nn.Module, data: Arrays, device: torch.device, fit_images: int = 512
+) -> nn.Module:
     """The student with all that can be fitted to the teacher fitted, on some photographs, and in evaluation mode.
 
     Args:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -101,6 +102,16 @@ def test_sigterm_saves_and_exits_cleanly_and_the_run_goes_on(whole, tmp_path):
     assert in_process(survival.terminated_at, folder, 4) == 0
     assert lf.train.checkpoint.read_checkpoint(Path(folder))["update"] == 5
     assert _same(whole[0], _weights(run(folder, resume=True)))
+
+
+def test_a_signal_in_the_last_update_ends_what_the_run_is_a_part_of(tmp_path):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        assert run(str(tmp_path / "run"), extra=survival.At(2 * 12, survival.terminate)).finished
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
 
 
 def test_a_full_disk_ends_with_a_clear_error_and_the_last_checkpoint_whole(whole, tmp_path):

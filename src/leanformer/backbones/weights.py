@@ -123,7 +123,10 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             if "leanformer" in (file.metadata() or {}):
-                raise ValueError(f"{path} is a leanformer checkpoint and says itself what it is: use lf.load('{path}')")
+                raise ValueError(
+                    f"{path} is a leanformer checkpoint and says itself what it is: use lf.load('{path}'), or on the "
+                    "command line give the file in place of the model's name"
+                )
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from error

@@ -117,7 +117,10 @@ class Run:
             self.journal.close()
             self.learner.close()
             self.teachers.close()
-        return self._finish(evaluations)
+        result = self._finish(evaluations)
+        if result.finished:
+            signals.hand_on()
+        return result
 
     def _updates(self, signals: Signals) -> dict[str, Evaluation]:
         stretch = self.stretch(self.update, self.stop)

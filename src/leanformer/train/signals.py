@@ -31,6 +31,12 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def hand_on(self) -> None:
+        """Give a SIGTERM that came too late to end this run early to whoever was to get it."""
+        handler = self._before.get(self.caught)
+        if self.caught == signal.SIGTERM and callable(handler):
+            handler(self.caught, None)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.caught and number == signal.SIGINT:
             raise KeyboardInterrupt
