@@ -48,6 +48,8 @@ def predict_again(file: Path) -> None:
         file: what the step check wrote.
     """
     data = json.loads(file.read_text())
+    if "whole" not in data:
+        raise ValueError(f"{file} has no table of costs to predict by; the step check of today writes it there")
     timed = Timed.from_json(data)
     plans = [(row, Plan.from_json(row["plan"])) for row in data["rows"]]
     seen = {plan.size: timed.teacher / row["speedup"] for row, plan in plans if not plan.shares}

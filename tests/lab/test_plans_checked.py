@@ -83,3 +83,10 @@ def test_plans_are_predicted_anew_with_every_unchanged_model_that_was_timed(sett
     assert "drawn at random, as predicted: median 33.3%, worst 33.3%, 0 of 1 within 5%" in told
     assert "drawn at random, fitted to 1 more models: median" in told
     assert "1 of 1 within 5%" in told
+
+
+def test_a_file_without_a_table_of_costs_is_refused_in_one_line(tmp_path):
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps({"rows": []}))
+    with pytest.raises(ValueError, match="no table of costs"):
+        predict_again(file)

@@ -10,7 +10,7 @@ from families import BACKBONES, backbone
 import leanformer as lf
 from leanformer.core import blocks_of, fold, reducers
 from leanformer.measure import Timing
-from leanformer.search.choose import Chooser, told
+from leanformer.search.choose import LADDER, Chooser, told
 from leanformer.search.clock import Part, Place, clock_for
 from leanformer.search.cost import LAST, fit_to_whole_models
 from leanformer.search.cost_table import _example, _kinds, measure_costs, whole_models
@@ -105,12 +105,24 @@ def test_a_latency_that_the_model_has_already_is_met_by_the_model_itself(monkeyp
 
 
 def test_of_the_plans_within_a_drop_the_fastest_as_measured_is_taken(monkeypatch):
-    chooser, measured = chooser_of(explored()), iter((0.8, 0.9, 0.85, 0.95, 0.99, 0.99))
-    plans = iter(Plan.of(SIZE, {"tome": {1: 0.1 * step}}) for step in range(1, 7))
+    chooser, measured = chooser_of(explored()), iter((0.8, 0.9, 0.85, 0.95, *[0.99] * len(LADDER)))
+    plans = iter(Plan.of(SIZE, {"tome": {1: 0.1 * step}}) for step in range(1, 20))
     good = lambda *_: [Candidate(next(plans), 1.0, Verdict([0.1], [1]))]  # noqa: E731
     monkeypatch.setattr(Chooser, "searched", good)
     monkeypatch.setattr(Chooser, "_timed", lambda self, found: [{**told(found[0]), "measured": next(measured)}])
     assert chooser.fastest_within(drop=0.5)["measured"] == 0.8
+
+
+@pytest.mark.parametrize(("holds", "taken"), [(1.2, 1.182), (1.04, 1.0), (1.3, 1.308), (7.0, 6.0)])
+def test_a_drop_that_only_plans_between_the_steps_keep_is_met_between_them(monkeypatch, holds, taken):
+    def searched(self, budget, share=1.0):
+        agreed = 1 if budget >= 1 / holds / 1.01 else 0
+        return [Candidate(Plan.of(SIZE, {"tome": {1: round(0.5 - budget / 4, 3)}}), budget, Verdict([0.1], [agreed]))]
+
+    monkeypatch.setattr(Chooser, "searched", searched)
+    monkeypatch.setattr(Chooser, "_timed", lambda self, found: [{**told(found[0]), "measured": found[0].seconds}])
+    chosen = chooser_of(explored()).fastest_within(drop=0.5)
+    assert 1 / chosen["measured"] == pytest.approx(taken, abs=0.001)
 
 
 def test_what_comes_in_steps_is_drawn_in_steps_that_count():
@@ -219,6 +231,21 @@ def test_first_looks_take_half_of_the_time_at_most_and_the_race_has_the_rest(mon
     made_by_hand = {explorer.within(budget, each) for each in starts(explorer.space)}
     assert len(made_by_hand & explorer.judge.known.keys()) == 12 < len(made_by_hand)
     assert max(len(losses) for losses, _ in explorer.judge.known.values()) == 16
+
+
+def test_a_search_that_ends_by_its_minutes_is_told_of_by_its_minutes(monkeypatch):
+    explorer, now, told_of = explored(), [0.0], []
+    monkeypatch.setattr("leanformer.search.explore.time.monotonic", lambda: now[0])
+    compared = explorer.judge._compared
+
+    def slow(*given):
+        now[0] += 1.0
+        return compared(*given)
+
+    monkeypatch.setattr(explorer.judge, "_compared", slow)
+    explorer.best(explorer.costs.predict(Plan(SIZE)) / 1.3, evaluations=1000, seconds=24, done=told_of.append)
+    assert told_of[11] == pytest.approx(500, abs=50)  # a bar that counts images alone would promise hours
+    assert max(told_of) == 1000
 
 
 def test_parts_are_timed_down_to_the_few_tokens_that_are_left_behind_many_reductions():

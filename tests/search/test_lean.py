@@ -102,7 +102,7 @@ def test_the_page_of_a_run_fits_a_phone_and_a_desk(done, tmp_path, screenshot, w
         assert window.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
         words = window.ask("document.body.innerText")
     assert "The target (speed-up 1.3) is met" in words
-    assert "timed on" in words
+    assert "counted for" in words
 
 
 def test_a_finished_run_is_read_again_and_not_made_again(done, teacher, data, monkeypatch):

@@ -101,6 +101,20 @@ def test_sigterm_leaves_what_is_done_as_ctrl_c_does(teacher, data, tmp_path, mon
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_a_library_makes_of_a_signal_is_an_interrupt_still(number):
+    def exporter():
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt as stopped:
+            raise ValueError("the graph cannot be decomposed") from stopped
+
+    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt():
+        exporter()
+    with pytest.raises(ValueError, match="a fault"), sigterm_as_interrupt():
+        raise ValueError("a fault")
+
+
 def test_signals_outside_of_a_run_are_left_as_they_were():
     before = signal.getsignal(signal.SIGTERM)
     with sigterm_as_interrupt():

@@ -97,18 +97,27 @@ def lean(
 def _report(result: Lean, output: Path) -> int:
     """Print what came out, and return 0 only if every target is met."""
     from ..measure.terminal import console
+    from ..search.clock import three_digits
 
     out = console()
     points = result.curve or (result,)
     finals = [entry["final"] for entry in result.record["curve"]] if result.curve else [result.record["final"]]
+    runtime = result.record["about"]["place"][-1]
+    yardstick = "the optimised model" if runtime == "torch" else f"the model itself by {runtime}"
+    judged_by = {"top1": "top-1", "knn_top1": "top-1 by neighbours"}
     for point, final in zip(points, finals, strict=True):
-        lost = f"top-1 {final['teacher_top1']:.1f} → {final['top1']:.1f}%, " if "top1" in final else ""
+        told = (
+            f"{name} {final[f'teacher_{key}']:.1f} → {final[key]:.1f}%, "
+            for key, name in judged_by.items()
+            if key in final
+        )
+        lost = "".join(told)
         names = ", ".join(file.name for file in point.files)
-        faster = f"{point.speedup:.2f} times as fast as the optimised model"
-        if result.record["about"]["place"][-1] == "macs":
+        faster = f"{point.speedup:.2f} times as fast as {yardstick}"
+        if runtime == "macs":
             faster = f"{point.speedup:.2f} times fewer multiplications (nothing was timed)"
         elif result.record["about"]["target"]["latency"] is not None:
-            faster = f"{1e3 * final['seconds']:.3g} ms a batch, {faster}"
+            faster = f"{three_digits(1e3 * final['seconds'])} ms a batch, {faster}"
         out.print(
             f"{faster}, {lost}agreement {final['agreement']:.1f}% on {final['images']} images kept apart: {names}",
             highlight=False,

@@ -5,6 +5,7 @@ set right and the search is asked again. Where the plan is to be trained, the be
 before one is taken.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,8 +30,10 @@ NOISE = 0.06
 WASTED = 0.95
 """A plan that takes less than this share of the budget has given away more than was asked for."""
 ROUNDS = 3
-LADDER = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
-"""Speed-ups tried for `max_drop`."""
+LADDER = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)
+"""Speed-ups tried for `max_drop`, until one loses too much."""
+HALVINGS = 2
+"""Steps between the last of them that holds and the first that does not."""
 TIMED = 3
 """Plans that are built and timed."""
 TRIED = 4
@@ -89,19 +92,32 @@ class Chooser:
         return {**self._tried(met, entries), "tried": tries}
 
     def fastest_within(self, drop: float) -> dict[str, Any]:
-        """The fastest plan, on a ladder of speed-ups, that answers otherwise in `drop` per cent at most.
+        """The fastest plan that answers otherwise in `drop` per cent at most: on a ladder of speed-ups, then between.
 
         Args:
             drop: points of agreement.
         """
-        chosen = self._unchanged()
-        for times in LADDER:
-            found = self.searched(self.seconds / times)
-            good = [each for each in found if 100 - each.verdict.agreement <= drop]
-            if not good:
+        chosen, held = self._unchanged(), 1.0
+        for lost in LADDER:
+            found = self._losing_less(drop, lost)
+            if found is None:
                 break
-            chosen = min(chosen, self._timed(good[:1])[0], key=lambda each: each["measured"])
+            chosen, held = min(chosen, found, key=lambda each: each["measured"]), lost
+        else:
+            return chosen
+        for _ in range(HALVINGS):
+            between = math.sqrt(held * lost)
+            found = self._losing_less(drop, between, 1 / 4)
+            if found is None:
+                lost = between
+            else:
+                chosen, held = min(chosen, found, key=lambda each: each["measured"]), between
         return chosen
+
+    def _losing_less(self, drop: float, times: float, share: float = 1) -> dict[str, Any] | None:
+        """The best plan that is predicted to be so many times as fast, timed; None where it loses more than `drop`."""
+        good = [each for each in self.searched(self.seconds / times, share) if 100 - each.verdict.agreement <= drop]
+        return self._timed(good[:1])[0] if good else None
 
     def searched(self, budget: float, share: float = 1) -> list[Candidate]:
         """The plans that are predicted to lose least within the budget, the best first.

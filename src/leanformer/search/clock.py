@@ -119,7 +119,7 @@ class Clock:
 
     def words(self, seconds: float) -> str:
         """Seconds a batch as people are told of them."""
-        return f"{seconds * 1e3:.3g} ms a batch"
+        return f"{three_digits(seconds * 1e3)} ms a batch"
 
     def images(self, model: nn.Module) -> Tensor:
         """A batch of noise for a model."""
@@ -193,7 +193,8 @@ class MacsClock(Clock):
     """MACs of what was counted before, by its structure."""
 
     def words(self, seconds: float) -> str:
-        return f"{seconds * MACS_A_SECOND / self.place.batch / 1e6:.3g} million multiplications an image"
+        millions = seconds * MACS_A_SECOND / self.place.batch / 1e6
+        return f"{three_digits(millions)} million multiplications an image"
 
     def models(self, models: Mapping[Any, nn.Module], done: Callable[[], None] = lambda: None) -> dict[Any, Timing]:
         seconds = {name: self._seconds(model, tuple(input_of(model)["input_size"])) for name, model in models.items()}
@@ -239,6 +240,18 @@ def clock_for(place: Place, runtime: str = "torch", repeats: int = 7) -> Clock:
         raise ValueError(f"the runtime {runtime} is timed in float32, not {str(place.dtype).removeprefix('torch.')}")
     format.require()
     return ExportedClock(place, repeats, format)
+
+
+def three_digits(number: float) -> str:
+    """A number as people read it.
+
+    Args:
+        number: 0 or more.
+
+    >>> three_digits(1254.2), three_digits(0.04213)
+    ('1,254', '0.0421')
+    """
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 @contextmanager

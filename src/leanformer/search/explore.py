@@ -141,7 +141,7 @@ class Explorer:
             evaluations: how many plans could be judged on `few` images for what this search may cost.
             told: called with every plan that is the best so far.
             seconds: of search at most; it then ends with what is there.
-            done: told how many evaluations' worth of images have been looked at.
+            done: told how many of the evaluations are behind it: of images, or of the time, whichever is further.
         """
         race = _Race(self, budget, evaluations, told, seconds, done)
         by_hand = sorted(starts(self.space), key=lambda start: (*self._late(start), race.draw.random()))
@@ -281,7 +281,8 @@ class _Race:
         verdict, before = self.explorer.judge(plan, images), self.explorer.looked_at.get(plan, 0)
         self.looked += max(0, images - before)
         self.explorer.looked_at[plan] = max(images, before)
-        self.done(self.looked // self.explorer.few)
+        by_time = min(1.0, (time.monotonic() - self.began) / max(self.seconds, 1e-9))
+        self.done(max(self.looked // self.explorer.few, int(by_time * self.evaluations)))  # whichever ends the search
         return verdict
 
     def _trimmed(self, candidates: list[Candidate]) -> list[Candidate]:

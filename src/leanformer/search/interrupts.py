@@ -12,6 +12,8 @@ from typing import Any
 def sigterm_as_interrupt() -> Iterator[None]:
     """Within the context SIGTERM raises KeyboardInterrupt; outside of the main thread signals stay as they are.
 
+    A library that is interrupted may report that as a failure of its own: after a signal every error is an interrupt.
+
     >>> with sigterm_as_interrupt():
     ...     before = signal.getsignal(signal.SIGTERM)
     >>> before is signal.getsignal(signal.SIGTERM)
@@ -20,12 +22,23 @@ def sigterm_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    caught = False
 
     def interrupt(number: int, frame: FrameType | None) -> Any:
+        nonlocal caught
+        caught = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a caller's own handler stays
+        numbers.append(signal.SIGINT)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
+    except Exception as error:
+        if caught:
+            raise KeyboardInterrupt from error
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: it was not set by Python
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: it was not set by Python
