@@ -70,3 +70,8 @@ def test_rows_of_the_papers_tables_have_its_losses_and_ours_are_called_ours():
     for name, setting in SETTINGS.items():
         if setting.method is not None and setting.imitation:
             assert setting.method.relative == name.startswith("ours/"), name
+
+
+def test_the_row_that_stands_in_tables_3_4_and_5_is_one_run():
+    same = ("table3/soft", "table4/feature0-relation0-layers0", "table5/gfnet_h_b")
+    assert len({repr(SETTINGS[name].method) for name in same}) == 1
