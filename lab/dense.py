@@ -5,30 +5,31 @@
     compiled backbone   the whole model with that part compiled
     optimised           the whole model after lf.optimize for this picture; of a detector, its backbone
 
-Models of one kind and family are timed in turn in one process. Their weights are fresh: an R-CNN passes its usual 1000
+A model and its lean form are timed in turn in one process. Their weights are fresh: an R-CNN passes its usual 1000
 regions on, but a RetinaNet finds nothing, so that suppression costs it less than it would after training.
 
 Compiling takes minutes and needs no quiet: `--step compile` does it ahead, in several processes, and `--step time` then
-finds what was compiled. With `--go FILE` it prepares all, waits for that file, and times what is prepared by then.
+finds what was compiled. With `--go FILE` it prepares all, waits for that file, and times what is prepared by then. A
+run that was stopped goes on with the models that its file lacks.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.table import Table
 from torch import nn
 
 import leanformer as lf
 from leanformer.core import fold
-from leanformer.measure import choose, console, record, write_result
+from leanformer.measure import choose, console, record, rows_to_resume, write_result
 from leanformer.papers.repa.dense import ADE20K, COCO, SIZES, TABLE6, build_dense
 
 from .arguments import device_of
-from .compile_together import compile_together
-from .studies.dense_timing import FORMS, Conditions, Entry, Timed, compile_ahead, time_group
+from .compile_together import compile_together, told
+from .studies.dense_timing import FORMS, Conditions, Entry, as_row, compile_ahead, is_timed, shared_cores, time_group
 
 POOLFORMERS = ("PoolFormer-S12", "RIFormer-S12", "PoolFormer-S24", "RIFormer-S24")
 KINDS = {"RetinaNet": "retinanet", "Mask R-CNN": "mask_rcnn", "Semantic FPN": "fpn"}
@@ -82,39 +83,60 @@ def dense(
         step: compile: only fill the compiler's cache, beside other work. time: time; alone but for what go tells.
         workers: Processes that compile at the same time; models are still timed in turn.
         go: A file. Timing begins when it is there, and what is not compiled by then is left out.
-        output: Write the result as JSON after each kind and family.
+        output: Write the result as JSON after each pair; what the same code left there is not timed again.
     """
     unknown = [form for form in forms if form not in FORMS]
     if unknown:
         raise ValueError(f"unknown form '{unknown[0]}'; known: {', '.join(FORMS)}")
     place = device_of(device)
-    every = {entry.label: entry for entry in entries()}
+    every = {entry.label: entry if size is None else replace(entry, size=(3, *size)) for entry in entries()}
     chosen = [every[label] for label in choose(every, only)]
     how = Conditions(device=place, dtype=dtype, forms=forms, repeats=repeats, search=search, go=go)
-    chosen = [entry if size is None else replace(entry, size=(3, *size)) for entry in chosen]
+    known = rows_to_resume(output, {"kind": "dense"})
+
+    def timed(entry: Entry) -> bool:
+        return is_timed(known, entry.label, entry.size, how)
+
+    groups = [group for group in pairs(chosen) if not all(map(timed, group))]
     if step == "compile":
-        compile_ahead(chosen, how, workers)
+        compile_ahead([entry for group in groups for entry in group], how, workers)
         return
-    groups: dict[tuple[str, bool], list[Entry]] = {}
-    for entry in chosen:
-        groups.setdefault((entry.kind, entry.backbone in POOLFORMERS), []).append(entry)
-    rows: list[Timed] = []
-    for _, found in compile_together([partial(time_group, group, how) for group in groups.values()], workers):
-        rows += found or []
-        if output is not None:
-            write_result(record("dense", [asdict(row) for row in rows], place), output)
+    rows = [row for row in known if any(row["label"] == entry.label and timed(entry) for entry in every.values())]
+    jobs = [partial(time_group, group, how) for group in groups]
+    with shared_cores(min(workers, len(jobs))):
+        for _, found in told(compile_together(jobs, workers), len(jobs), _labels):
+            fresh = [as_row(row, how) for row in found or ()]
+            rows = [row for row in rows if row["label"] not in {each["label"] for each in fresh}] + fresh
+            rows.sort(key=lambda row: list(every).index(row["label"]))
+            if output is not None:
+                write_result(record("dense", rows, place), output)
     console().print(_table(rows, forms))
 
 
-def _table(rows: list[Timed], forms: tuple[str, ...]) -> Table:
+def pairs(chosen: Iterable[Entry]) -> list[list[Entry]]:
+    """The models of one kind around the same backbone, as it is and lean."""
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in chosen:
+        unchanged = entry.backbone.removeprefix("RePa-").replace("RIFormer", "PoolFormer")
+        groups.setdefault((entry.kind, unchanged), []).append(entry)
+    return list(groups.values())
+
+
+def _labels(job: Any) -> str:
+    return "; ".join(entry.label for entry in job.args[0])
+
+
+def _table(rows: list[dict[str, Any]], forms: tuple[str, ...]) -> Table:
     table = Table(title="latency a picture in ms, one at a time", title_justify="left")
     for name in ("model", "picture", "M parameters", "G MACs", *forms, "paper"):
         table.add_column(name, justify="left" if name in ("model", "picture") else "right")
     for row in rows:
         times = (
-            f"{row.milliseconds[form]:.1f} ± {100 * row.spread[form]:.0f}%" if form in row.milliseconds else "–"
+            f"{row['milliseconds'][form]:.1f} ± {100 * row['spread'][form]:.0f}%"
+            if form in row["milliseconds"]
+            else "–"
             for form in forms
         )
-        size = " x ".join(str(side) for side in row.size[1:])
-        table.add_row(row.label, size, f"{row.parameters:.1f}", f"{row.macs:.1f}", *times, row.paper)
+        size = " x ".join(str(side) for side in row["size"][1:])
+        table.add_row(row["label"], size, f"{row['parameters']:.1f}", f"{row['macs']:.1f}", *times, row["paper"])
     return table

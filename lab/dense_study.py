@@ -68,7 +68,8 @@ def dense_study(
         step: decode: only decode the pictures, which the other steps and processes then find in the folder runs.
             train: work off the queue; several processes may share it, and what is trained is not trained again.
             compile: fill the compiler's cache for the step time, beside other work. time: time what was trained, and
-            the rest with fresh weights; to be run alone. table: print what is there.
+            the rest with fresh weights; to be run alone. What the same code timed already is not timed again.
+            table: print what is there.
         only: Only the rows whose name contains this text, or the one whose whole name it is; several parted by |.
         classes: Of the pets: species (cat, dog), which a detector from scratch can learn in minutes, or 37 breeds.
         epochs: Of detectors; adopted rows have half as many.
@@ -108,7 +109,7 @@ def dense_study(
         dtype = "bfloat16" if place.type == "cuda" else "float32"
         how = Conditions(device=place, dtype=dtype, forms=FORMS, repeats=repeats, search=False, go=go)
         if step == "compile":
-            compile_models(candidates(rows, plan), plan.builder, how, workers)
+            compile_models(candidates(rows, plan), plan.builder, how, workers, times_file(runs, place.type))
             return
         time_models(candidates(rows, plan), plan.builder, how, workers, times_file(runs, place.type))
     known = [(read_rows(path), json.loads(path.read_text()).get("times", {})) for path in also]

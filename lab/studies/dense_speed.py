@@ -7,7 +7,7 @@ What was trained is timed with its weights, on a picture of the test split; the 
 import functools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import leanformer as lf
 from leanformer.core import fold, write_atomically
 
-from ..compile_together import compile_together
+from ..compile_together import compile_together, told
 from .dense_rows import METHODS, Builder, Row
-from .dense_timing import Conditions, Entry, compile_ahead, time_group
+from .dense_timing import Conditions, Entry, as_row, compile_ahead, is_timed, shared_cores, time_group
 
 FORMS = ("eager", "compiled backbone", "optimised")
 
@@ -59,6 +59,8 @@ def time_models(
 ) -> dict[str, Any]:
     """Time models in groups of one kind and backbone; returns label → figures, and writes them after each group.
 
+    Groups that are in the file already, timed by the same code, are left out.
+
     Args:
         candidates: what to time.
         builder: makes those without trained weights.
@@ -66,17 +68,32 @@ def time_models(
         workers: groups that compile at the same time.
         path: the file.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    groups = _untimed(candidates, how, path)
+    jobs = [functools.partial(_time, group, builder, how) for group in groups]
+    with shared_cores(min(workers, len(jobs))):
+        for _, rows in told(compile_together(jobs, workers), len(jobs), _labels):
+            found |= rows or {}
+            write_atomically(path, functools.partial(_write, json.dumps(found, indent=1)))
+    return found
+
+
+def _untimed(candidates: Sequence[Candidate], how: Conditions, path: Path) -> list[list[Candidate]]:
+    """The candidates of each kind and backbone, but for those of which all is timed already, as they are now."""
+    known = list(json.loads(path.read_text()).values()) if path.is_file() else []
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault((candidate.row.kind, candidate.row.backbone), []).append(candidate)
-    jobs = [functools.partial(_time, group, builder, how) for group in groups.values()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    for _, rows in compile_together(jobs, workers):
-        found |= rows or {}
-        text = json.dumps(found, indent=1)
-        write_atomically(path, functools.partial(_write, text))
-    return found
+
+    def timed(each: Candidate) -> bool:
+        return is_timed(known, each.row.label, each.size, how, trained=each.file.is_file())
+
+    return [group for group in groups.values() if not all(map(timed, group))]
+
+
+def _labels(job: Any) -> str:
+    return "; ".join(each.row.label for each in job.args[0])
 
 
 def _write(text: str, name: str) -> None:
@@ -88,10 +105,12 @@ def _time(
 ) -> dict[str, Any]:
     entries = [_entry(each, builder, how) for each in group]
     trained = {each.row.label: each.file.is_file() for each in group}
-    return {row.label: asdict(row) | {"trained": trained[row.label]} for row in time_group(entries, how, ready)}
+    return {row.label: as_row(row, how) | {"trained": trained[row.label]} for row in time_group(entries, how, ready)}
 
 
-def compile_models(candidates: Sequence[Candidate], builder: Builder, how: Conditions, workers: int) -> None:
+def compile_models(
+    candidates: Sequence[Candidate], builder: Builder, how: Conditions, workers: int, path: Path
+) -> None:
     """Fill the compiler's cache, beside other work; fresh weights compile to the same code as trained ones.
 
     Args:
@@ -99,8 +118,10 @@ def compile_models(candidates: Sequence[Candidate], builder: Builder, how: Condi
         builder: makes the models.
         how: device, dtype, ….
         workers: processes that share the models.
+        path: the file of times; what is timed already is left out.
     """
-    compile_ahead([_entry(replace(each, file=NO_FILE), builder, how) for each in candidates], how, workers)
+    wanted = [each for group in _untimed(candidates, how, path) for each in group]
+    compile_ahead([_entry(replace(each, file=NO_FILE), builder, how) for each in wanted], how, workers)
 
 
 NO_FILE = Path()

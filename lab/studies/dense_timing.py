@@ -6,10 +6,12 @@ Nothing that fails or comes too late keeps the rest from being timed.
 """
 
 import contextlib
+import multiprocessing
+import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,17 @@ import torch
 from torch import Tensor, nn
 
 import leanformer as lf
-from leanformer.measure import Timing, console, count, interleave, shared_kernels
+from leanformer.measure import Timing, commit, console, count, interleave, shared_kernels
 from leanformer.tasks.pyramid import features_of, with_features
 
 from ..compile_together import compile_together, wait_for
+from .rows import has_row
 
 FORMS = ("eager", "backbone", "compiled backbone", "optimised")
 QUICK = ("eager", "backbone")
 """Forms that need no compiler; of the others the last one comes first."""
+THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
+"""Tells a process how many kernels its compiler may make at the same time; all cores unless it is set."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +96,77 @@ def compile_ahead(entries: Sequence[Entry], how: Conditions, workers: int) -> No
     Args:
         entries: the models; the first ones first.
         how: device, dtype, forms, …; nothing more is begun once `how.go` is there.
-        workers: processes, which share the models.
+        workers: processes, each of which takes the next form of a model when it is done with one.
     """
-    for _ in compile_together([partial(_compiled, entries[first::workers], how) for first in range(workers)], workers):
-        pass
+    work = [(entry, form) for form in _in_order(how.forms) if form not in QUICK for entry in entries]
+    workers = min(workers, len(work))
+    taken = multiprocessing.get_context("spawn").Value("i", 0)
+    with shared_cores(workers):
+        for _ in compile_together([partial(_compiled, work, taken, how)] * workers, workers):
+            pass
 
 
-def _compiled(entries: Sequence[Entry], how: Conditions, ready: Callable[[], None] | None = None) -> None:
-    for form in _in_order(how.forms):
-        for entry in entries if form not in QUICK else ():
-            began = time.perf_counter()
-            if _prepared(*_made(entry, how), form, how) is not None:
-                console().print(f"{entry.label}: {form} in {time.perf_counter() - began:.0f} s", highlight=False)
-            torch.compiler.reset()  # it gives up on a piece of code after eight models
+@contextlib.contextmanager
+def shared_cores(workers: int) -> Iterator[None]:
+    """Within this, processes that are started share the cores: each compiler takes its part of them, instead of all.
+
+    Args:
+        workers: how many compile at the same time.
+
+    >>> with shared_cores(10**6):
+    ...     os.environ[THREADS]
+    '1'
+    """
+    before = os.environ.get(THREADS)
+    if workers > 1 and before is None:
+        os.environ[THREADS] = str(max(1, (os.cpu_count() or 1) // workers))
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(THREADS, None)
+
+
+def _compiled(
+    work: Sequence[tuple[Entry, str]], taken: Any, how: Conditions, ready: Callable[[], None] | None = None
+) -> None:
+    """Compile what no other process has taken, until nothing is left."""
+    while True:
+        with taken.get_lock():
+            number = taken.value
+            taken.value += 1
+        if number >= len(work):
+            return
+        (entry, form), began = work[number], time.perf_counter()
+        if _prepared(*_made(entry, how), form, how) is not None:
+            seconds = time.perf_counter() - began
+            console().print(f"{number + 1} of {len(work)}: {entry.label}, {form} in {seconds:.0f} s", highlight=False)
+        torch.compiler.reset()  # it gives up on a piece of code after eight models
+
+
+def as_row(row: Timed, how: Conditions) -> dict[str, Any]:
+    """What a result file says of a model, with what `is_timed` asks.
+
+    Args:
+        row: what was found.
+        how: under which conditions.
+    """
+    return asdict(row) | {"device": how.device.type, "commit": commit()}
+
+
+def is_timed(rows: Iterable[dict[str, Any]], label: str, size: Sequence[int], how: Conditions, **wanted: Any) -> bool:
+    """Whether rows tell all forms of a model, timed by the code that runs now and under the same conditions.
+
+    Args:
+        rows: what `as_row` gave.
+        label: of the model.
+        size: of the picture.
+        how: under which conditions.
+        wanted: what else the row must say.
+    """
+    about = {"label": label, "dtype": how.dtype, "device": how.device.type, "commit": commit(), **wanted}
+    whole = (row for row in rows if set(how.forms) <= set(row.get("milliseconds", ())) and [*row["size"]] == [*size])
+    return has_row(whole, about)
 
 
 def _in_order(forms: Sequence[str]) -> list[str]:

@@ -91,6 +91,31 @@ def test_masks_of_another_size_and_objects_without_one_are_left_out_where_masks_
     assert boxes.picture(0)[1].areas.tolist() == [5, 5, 5]
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        [["a", "b", "c", "d", "e", "f"]], [[float("nan")] * 6], [[1e300, 1, 1e300, 2, 3, 4]], 5, "text",
+        {"size": [16, 20], "counts": [5, 5]}, {"size": [16, 20], "counts": [-5, 325]}, {"size": [16, 20]},
+        {"size": [16, 20], "counts": [1.5]},
+    ],
+)  # fmt: skip
+def test_masks_that_cannot_be_drawn_are_left_out_and_counted(tmp_path, mask):
+    square = [[2, 3, 8, 3, 8, 7, 2, 7]]
+    data = open_scenes(
+        coco(tmp_path, [an_object([1, 1, 3, 3], segmentation=each) for each in (mask, square)]), "val", "masks"
+    )
+    assert any("1 objects with a broken mask were left out" in line for line in data.notes())
+    assert data.picture(0)[1].masks.sum().tolist() == 24
+
+
+@pytest.mark.parametrize("counts", ["zz", "\x00\xff!!", ""])
+def test_run_lengths_as_text_that_make_up_no_picture_count_as_damage(tmp_path, counts):
+    mask = {"size": [16, 20], "counts": counts}
+    data = open_scenes(coco(tmp_path, [an_object([1, 1, 3, 3], segmentation=mask)]), "val", "masks")
+    with pytest.raises(ValueError, match="RLE"):
+        data.picture(0)
+
+
 def test_labels_that_no_class_has_are_refused():
     image = torch.zeros(3, 8, 8, dtype=torch.uint8)
     with pytest.raises(ValueError, match="target 0 has the label 3; there are 2 classes"):
@@ -116,11 +141,14 @@ def test_a_picture_without_objects_lacks_no_masks(order):
         ({"images": [{"id": 1, "file_name": "../x.jpg", "width": 2, "height": 2}]}, "outside of the data folder"),
         ({"images": [{"id": 1, "file_name": "none.jpg", "width": 2, "height": 2}]}, "are not there"),
         ({"images": []}, "are not there"),
+        ({"images": [{"id": 1, "file_name": "a.jpg", "width": "x", "height": 2}]}, "a picture's side is 'x'"),
+        ({}, "has no object to be found"),
+        ({"annotations": [an_object([2, 3, 4, 4], 77)]}, "1 objects of categories that are not listed were left out"),
     ],
 )
 def test_a_coco_file_that_cannot_be_used_is_refused_in_one_line(tmp_path, changes, words):
     with pytest.raises(ValueError, match=words) as error:
-        open_scenes(coco(tmp_path, [], **changes), "val", "boxes")
+        open_scenes(coco(tmp_path, **{"annotations": [], **changes}), "val", "boxes")
     assert "\n" not in str(error.value)
 
 

@@ -232,6 +232,10 @@ def test_every_shape_is_timed_beside_its_unchanged_backbone(tmp_path, monkeypatc
     assert times[labels[1]]["over_unchanged"] > 0
     assert not times[labels[1]]["trained"]
     assert times[labels[1]]["macs"] < times[labels[0]]["macs"]
+    monkeypatch.setattr(lf, "optimize", None)  # nothing is timed again, nor compiled for that
+    assert command(tmp_path, "--step", "time", "--only", "|".join(labels)) == 0
+    assert command(tmp_path, "--step", "compile", "--only", "|".join(labels)) == 0
+    assert json.loads((tmp_path / "runs" / "times_cpu.json").read_text()) == times
 
 
 def test_rows_and_times_of_another_machine_are_taken_along_where_there_are_none_here(tmp_path):

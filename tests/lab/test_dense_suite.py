@@ -1,6 +1,10 @@
 """The latency of dense models: every form of every chosen model is timed and written, beside the paper's."""
 
 import json
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +12,7 @@ import torch
 import leanformer as lf
 from lab import dense
 from lab.__main__ import main
+from lab.studies import dense_timing
 from leanformer.papers.repa.dense import TABLE6
 
 
@@ -35,7 +40,45 @@ def test_each_form_of_each_model_is_timed_and_stands_beside_the_papers_latency(t
         assert set(row["milliseconds"]) == set(dense.FORMS)
         assert row["milliseconds"]["backbone"] < row["milliseconds"]["eager"]
         assert row["paper"] == TABLE6[row["kind"]][row["backbone"]][0]
-    assert "62.5" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "62.5" in shown
+    assert "2 of 2" in shown
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_models_that_its_file_lacks(tmp_path, capsys, monkeypatch):
+    made = []
+    monkeypatch.setattr(dense, "build_dense", lambda kind, backbone: made.append(backbone) or small("Mask R-CNN"))
+    path, first, second = tmp_path / "dense.json", "RetinaNet, Swin-Small", "RetinaNet, RePa-Swin-Small"
+    command = ["dense", "--device", "cpu", "--size", "64", "96", "--repeats", "1", "--forms", "eager"]
+    for step in (["--only", "Mask R-CNN, Swin-Base"], ["--only", first], ["--only", f"Mask R-CNN, Swin-Base|{first}"]):
+        assert main([*command, "--output", str(path), *step]) == 0
+    assert made == ["Swin-Base", "Swin-Small"]
+    assert main([*command, "--output", str(path), "--only", f"{first}|{second}"]) == 0
+    assert made == ["Swin-Base", "Swin-Small", "Swin-Small", "RePa-Swin-Small"]
+    assert [row["label"] for row in json.loads(path.read_text())["rows"]] == [first, second, "Mask R-CNN, Swin-Base"]
+    monkeypatch.setattr(dense_timing, "commit", lambda: "another")
+    capsys.readouterr()
+    assert main([*command, "--output", str(path), "--only", first]) == 0
+    assert [row["label"] for row in json.loads(path.read_text())["rows"]] == [first]
+
+
+def test_processes_that_compile_share_the_work_and_the_cores(tmp_path, monkeypatch):
+    monkeypatch.delenv(dense_timing.THREADS, raising=False)
+    how = dense_timing.Conditions(device=torch.device("cpu"), forms=("eager", "compiled backbone", "optimised"))
+    entries = [dense_timing.Entry("", str(number), partial(Writes, tmp_path), (3, 4, 4)) for number in range(3)]
+    dense_timing.compile_ahead(entries, how, workers=2)
+    cores = str(max(1, (os.cpu_count() or 1) // 2))
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == [cores] * 6
+    assert dense_timing.THREADS not in os.environ
+
+
+class Writes(torch.nn.Module):
+    """Leaves a file with what it knows of the compiler's threads, when it is made, and cannot be run."""
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+            file.write(os.environ[dense_timing.THREADS])
 
 
 def test_the_suite_has_the_twelve_models_of_the_table_and_poolformers_beside_riformers():

@@ -1,7 +1,11 @@
 """Detectors in ONNX Runtime: the same boxes at two image sizes, and a file that lies is found out."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import leanformer as lf
 from leanformer.cli import main
@@ -45,7 +49,7 @@ def test_a_fused_detector_finds_the_same_boxes_in_onnx_runtime_at_two_image_size
     assert written.notes["boxes"] >= 10
     assert written.notes["sizes"] == [(96, 128), (128, 96)]
     run = open_detector(written.path)
-    images = [torch.rand(3, *size) for size in ((50, 70), (90, 61))]  # other sizes again, which are resized inside
+    images = [torch.rand(3, *size) for size in ((50, 70), (90, 61), (80, 110))]  # resized inside, in float64
     assert compare(model, run, images, 0.3)[0] < 1e-3
 
     def moved(image: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -54,6 +58,44 @@ def test_a_fused_detector_finds_the_same_boxes_in_onnx_runtime_at_two_image_size
 
     with pytest.raises(Drift, match="is off by"):
         compare(model, moved, images, 0.3)
+    with pytest.raises(ValueError, match=r"holds a detector, which lf\.export\.open_detector opens"):
+        lf.export.open_file(written.path)
+
+
+@pytest.mark.parametrize("size", [(), ("--size", "80", "110")])
+def test_the_verb_compares_a_detectors_file_on_pictures_of_a_folder(size, tmp_path, capsys):
+    root, sides = tmp_path / "coco", [(60, 80), (80, 60), (70, 70)]
+    (root / "val").mkdir(parents=True)
+    (root / "annotations").mkdir()
+    for number, each in enumerate(sides):
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (*each, 3), np.uint8)).save(
+            root / "val" / f"{number}.png"
+        )
+    (root / "val" / "1.png").write_bytes(b"broken")
+    content = {
+        "images": [{"id": i, "file_name": f"{i}.png", "width": w, "height": h} for i, (h, w) in enumerate(sides)],
+        "categories": [{"id": 1, "name": "thing"}],
+        "annotations": [{"image_id": 0, "category_id": 1, "bbox": [1, 1, 9, 9]}],
+    }
+    (root / "annotations" / "instances_val.json").write_text(json.dumps(content))
+    saved = str(lf.save(sure_of_something("retinanet", "poolformer"), tmp_path / "boxes.safetensors"))
+    told = tmp_path / "told.json"
+    command = ["export", saved, "--output", str(tmp_path / "boxes.onnx"), "--data", str(root), "--result", str(told)]
+    assert main([*command, *size]) == 0
+    assert "boxes" in capsys.readouterr().out
+    assert json.loads(told.read_text())["rows"][1]["boxes"] >= 10
+    with pytest.raises(ValueError, match="does not exist"):
+        open_detector(tmp_path / "none.onnx")
+
+
+def test_a_file_that_holds_no_detector_is_refused_by_its_answers(tmp_path):
+    body = lf.create("metaformer", num_classes=3, depths=(1,), dims=(8,))
+    written = lf.export.onnx(body, tmp_path / "body.onnx")
+    with pytest.raises(ValueError, match="is no detector's file"):
+        lf.export.open_detector(written.path)
+    (tmp_path / "broken.onnx").write_bytes(b"broken")
+    with pytest.raises(ValueError, match="onnxruntime cannot open"):
+        lf.export.open_detector(tmp_path / "broken.onnx")
 
 
 def vit_detector() -> torch.nn.Module:

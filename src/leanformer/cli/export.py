@@ -49,7 +49,8 @@ def export(
         int8: Also write int8 files: static (onnx, openvino), dynamic (onnx).
         calibration: Images for static int8: a folder or pack:PATH; other ones than those of --data.
         calibration_images: How many of them.
-        data: Labelled images to compare and evaluate on: a folder of images or pack:PATH.
+        data: Labelled images to compare and evaluate on: a folder of images or pack:PATH. Of a detector a folder as for
+            training, to compare the boxes on.
         split: Which part of the data.
         repeats: How often each file is timed, in turn with the others.
         result: Write the table as JSON, for example results/export.json.
@@ -66,10 +67,10 @@ def export(
     output_files(result)
     opened = built.open(model).eval()
     dense = files.is_dense(opened, preprocess, int8, data)
-    labelled = files.open_labelled(opened, data, split)
+    labelled, pictures = files.open_labelled(opened, data, split), files.open_pictures(opened, data, split, size)
     options: dict[str, Any] = {"fused": fused, "preprocess": preprocess, "opset": opset}
     options["size"] = "any" if any_size else size
-    written = files.Files(opened, labelled, options)
+    written = files.Files(opened, labelled, options, pictures)
     for name, path in paths.items():
         written.add(name, path)
         if int8:

@@ -7,6 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core import card_of, fuse, input_of
+from ..data.dense import Target
+from ..data.dense_augment import SceneEvaluation
+from ..data.dense_open import open_scenes
+from ..data.kinds import UNREADABLE
 from ..data.samples import sample_images
 from ..data.sources import Data, check_fit, check_labelled, open_data
 from ..export import FORMATS, TARGETS, Run, open_file, quantise
@@ -23,9 +27,11 @@ INT8 = {"onnx": ("static", "dynamic"), "openvino": ("static",)}
 class Files:
     """The files of one model: a row for each, and each opened in its own runtime; PyTorch itself is the first."""
 
-    def __init__(self, model: nn.Module, labelled: Data | None, options: dict[str, Any]):
+    def __init__(
+        self, model: nn.Module, labelled: Data | None, options: dict[str, Any], pictures: list[Tensor] | None = None
+    ):
         self.model, self.labelled, self.options = model, labelled, options
-        self.few = None if labelled is None else sample_images(model, labelled, COMPARED)
+        self.few = pictures if labelled is None else sample_images(model, labelled, COMPARED)
         self.rows = [Row("pytorch")]
         self.runs: dict[str, Run] = {"pytorch": in_pytorch(model, options["fused"])}
 
@@ -35,8 +41,11 @@ class Files:
         if name != "onnx":
             del options["opset"]
         done = FORMATS[name](self.model, path, **{key: value for key, value in options.items() if value is not None})
-        self.rows.append(Row(name, str(done.path), done.size, done.parity.error, done.notes.get("bf16_error")))
-        self.runs[name] = open_file(done.path)
+        row = Row(name, str(done.path), done.size, done.parity.error, done.notes.get("bf16_error"))
+        row.boxes = done.notes.get("boxes")
+        self.rows.append(row)
+        if row.boxes is None:  # what a detector answers is no image of one size in, logits out
+            self.runs[name] = open_file(done.path)
 
     def add_int8(self, source: Path, name: str, modes: tuple[str, ...], images: Tensor | None) -> None:
         """Write the int8 forms of a file that its format has."""
@@ -52,7 +61,8 @@ class Files:
         """Accuracy, where there are labelled images, and speed of every row."""
         if self.labelled is not None:
             add_accuracy(self.rows, self.runs, self.labelled, input_of(self.model))
-        images = self.few if self.few is not None else torch.randn(COMPARED, *input_of(self.model)["input_size"])
+        images = self.few if isinstance(self.few, Tensor) else None
+        images = torch.randn(COMPARED, *input_of(self.model)["input_size"]) if images is None else images
         add_speed(self.rows, self.runs, images, repeats)
 
 
@@ -74,14 +84,31 @@ def refuse(formats: Any, int8: Any, calibration: Any, preprocess: Any, data: Any
 def is_dense(model: nn.Module, preprocess: Any, int8: Any, data: Any) -> bool:
     """Whether a model is a detector or a segmenter; what their files do not have is refused."""
     task = task_of(model).name
-    if task != "classification" and (preprocess is not None or int8 or data is not None):
-        raise ValueError(f"--preprocess, --int8 and --data are for classifiers, but this is a model for {task}")
+    if task != "classification" and (preprocess is not None or int8):
+        raise ValueError(f"--preprocess and --int8 are for classifiers, but this is a model for {task}")
+    if task == "segmentation" and data is not None:
+        raise ValueError(f"--data is for classifiers and detectors, but this is a model for {task}")
     return task != "classification"
 
 
+def open_pictures(model: nn.Module, data: str | None, split: str, size: tuple[int, int] | None) -> list[Tensor] | None:
+    """Some pictures (C, H, W), 0 to 1, to compare a detector's file on; None where there are none."""
+    if data is None or task_of(model).name != "detection":
+        return None
+    scenes, view, found = open_scenes(data, split, "boxes"), SceneEvaluation(size), []
+    for index in sorted({place * len(scenes) // COMPARED for place in range(COMPARED)}):
+        try:
+            found.append(view(scenes.picture(index)[0], Target())[0])
+        except UNREADABLE:
+            continue
+    if not found:
+        raise ValueError(f"none of the pictures of {scenes.name} that were tried can be read")
+    return found
+
+
 def open_labelled(model: nn.Module, data: str | None, split: str) -> Data | None:
-    """The images to compare and evaluate on, which must fit the model; None where there are none."""
-    if data is None:
+    """The images to compare and evaluate a classifier on, which must fit it; None where there are none."""
+    if data is None or task_of(model).name != "classification":
         return None
     labelled = open_data(data, split)
     check_labelled(labelled)

@@ -30,6 +30,8 @@ class Row:
     error: float | None = None
     """The largest error over the largest output, in the comparison."""
     bf16_error: float | None = None
+    boxes: int | None = None
+    """Of a detector: by how many boxes it was compared."""
     top1: float | None = None
     top5: float | None = None
     images_per_second: float | None = None
@@ -89,6 +91,7 @@ def _table(rows: list[Row], model: str, data: str | None) -> Table:
         "MB": lambda row: row.bytes and f"{row.bytes / 1e6:.1f}",
         "error": lambda row: None if row.error is None else f"{row.error:.1e}",
         "in bf16": lambda row: None if row.bf16_error is None else f"{row.bf16_error:.1e}",
+        "boxes": lambda row: None if row.boxes is None else str(row.boxes),
         "top-1": lambda row: None if row.top1 is None else f"{row.top1:.2f}%",
         "top-5": lambda row: None if row.top5 is None else f"{row.top5:.2f}%",
         f"img/s at batch {BATCH}": lambda row: row.images_per_second and f"{row.images_per_second:.1f}",

@@ -17,6 +17,9 @@ from PIL import Image
 from .dense import Scenes, Target, cut_box
 from .sources import SPLITS
 
+FAR = 1e5
+"""Pixels: a corner of a polygon that lies further away is no place of a picture."""
+
 
 @dataclass(frozen=True)
 class CocoObject:
@@ -72,7 +75,7 @@ def _scenes(content: dict[str, Any], path: Path, root: Path, masks: bool) -> Sce
         {each["id"]: i for i, each in enumerate(categories)},
     )
     left_out: Counter[str] = Counter()
-    sizes = {each["id"]: (int(each["width"]), int(each["height"])) for each in content["images"]}
+    sizes = {each["id"]: (_side(each["width"]), _side(each["height"])) for each in content["images"]}
     objects: dict[Any, list[CocoObject]] = {key: [] for key in sizes}
     for each in content["annotations"]:
         found = _object(each, number, sizes, left_out, masks)
@@ -88,10 +91,19 @@ def _scenes(content: dict[str, Any], path: Path, root: Path, masks: bool) -> Sce
         CocoEntry(folder / str(each["file_name"]), *sizes[each["id"]], tuple(objects[each["id"]]))
         for each in content["images"]
     ]
+    if not any(entry.objects for entry in entries):
+        why = "; ".join(f"{count} {what}" for what, count in sorted((+left_out).items()))
+        raise ValueError(f"{path} has no object to be found{why and f': {why}'}")
     left_out["pictures have no objects"] += sum(not entry.objects for entry in entries)
     left_out["crowds are not learnt from"] += sum(found.crowd for entry in entries for found in entry.objects)
     has = frozenset({"boxes", "masks"} if drawable else {"boxes"})
     return Scenes(entries, read_coco, classes, str(path), has, +left_out)
+
+
+def _side(given: Any) -> int:
+    if not isinstance(given, int | float) or not 0 < given < FAR:
+        raise TypeError(f"a picture's side is {str(given)[:30]!r}")
+    return int(given)
 
 
 def _object(
@@ -117,14 +129,35 @@ def _object(
         left_out["broken boxes were left out"] += 1
         return None
     mask = (found.get("segmentation") or None) if masks else None
-    if isinstance(mask, dict) and list(mask.get("size", ())) != [height, width]:
+    if isinstance(mask, dict) and mask.get("size") != [height, width]:
         left_out["objects with a mask of another size than their picture were left out"] += 1
         return None
     if isinstance(mask, list):
         mask = [part for part in mask if isinstance(part, list) and len(part) >= 6] or None
+    if mask is not None and not is_drawable(mask, width * height):
+        left_out["objects with a broken mask were left out"] += 1
+        return None
     area = found.get("area")
     area = float(area) if isinstance(area, int | float) else (box[2] - box[0]) * (box[3] - box[1])
     return CocoObject(box, number[found["category_id"]], bool(found.get("iscrowd", 0)), area, mask)
+
+
+def is_drawable(mask: Any, pixels: int) -> bool:
+    """Whether polygons are made of numbers that lie near a picture, and run lengths make one up.
+
+    Args:
+        mask: As a file has it; of run lengths that are written as text, only that they are is looked at.
+        pixels: Of the picture.
+
+    >>> is_drawable([[0, 0, 4, 0, 4, float("nan")]], 16), is_drawable({"counts": [10, 6]}, 16)
+    (False, True)
+    """
+    if isinstance(mask, list):
+        return all(isinstance(x, int | float) and abs(x) < FAR for part in mask for x in part)
+    counts = mask.get("counts") if isinstance(mask, dict) else None
+    if isinstance(counts, list):
+        return all(isinstance(each, int) and each >= 0 for each in counts) and sum(counts) == pixels
+    return isinstance(counts, str)
 
 
 def _pictures(root: Path, path: Path, names: list[str]) -> Path:
@@ -166,5 +199,8 @@ def drawn(mask: Any, width: int, height: int) -> torch.Tensor:
     """
     from faster_coco_eval.core import mask as masks
 
-    found = masks.decode(masks.segmToRle(mask, width, height))
+    try:
+        found = masks.decode(masks.segmToRle(mask, width, height))
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"a mask cannot be read: {error}") from error
     return torch.from_numpy(np.ascontiguousarray(found)).bool()

@@ -11,6 +11,7 @@ from torch import nn
 from ..core.files import check_file
 from .aoti_export import AOTI
 from .aoti_export import to_aoti as aoti
+from .detection import open_detector
 from .executorch_export import EXECUTORCH
 from .executorch_export import to_executorch as executorch
 from .onnx_export import ONNX, OPSET
@@ -88,6 +89,7 @@ __all__ = [
     "aoti",
     "executorch",
     "onnx",
+    "open_detector",
     "open_file",
     "openvino",
     "quantise",

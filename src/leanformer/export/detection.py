@@ -21,9 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from ..core import card_json, input_of
-from .onnx_export import open_session
+from ..core.files import check_file
+from .onnx_export import ONNX, is_detector, open_session
 from .parity import Drift, Parity
 from .rewrite import at_one_size, resampling
 from .source import Exported, quiet, source_of
@@ -34,6 +37,34 @@ SCORE = 0.3
 """Boxes below it are not compared: rounding may tip which of them stays."""
 OFF = 1e-3
 """The share of an image's longer side by which a box may be off, and the score by which it may differ."""
+
+
+class ExactResize(GeneralizedRCNNTransform):
+    """Resizes images in a graph to the very sizes that they have in the model.
+
+    torchvision computes these sizes in float64, but in graphs in float32, where the longer side of every tenth size of
+    images comes out a pixel short.
+    """
+
+    def resize(self, image: Tensor, target: Any = None) -> tuple[Tensor, Any]:
+        if not torch.jit.is_tracing():
+            return super().resize(image, target)
+        given: Any = self
+        sides = torch._shape_as_tensor(image)[-2:].double()  # (2,)
+        most = [torch.tensor([side], dtype=torch.float64) for side in (given.min_size[-1], given.max_size)]
+        ends = sides.amin(0, keepdim=True), sides.amax(0, keepdim=True)  # (1,); the exporter makes numbers float32
+        scale = torch.min(most[0] / ends[0], most[1] / ends[1])
+        height, width = (sides * scale).floor().long().unbind()
+        size: Any = (height, width)
+        return F.interpolate(image[None], size, mode="bilinear", align_corners=False)[0], target
+
+
+def _exact(given: Any) -> ExactResize:
+    new = ExactResize(
+        min(given.min_size), given.max_size, given.image_mean, given.image_std, size_divisible=given.size_divisible
+    )
+    new.min_size = given.min_size
+    return new.train(given.training)
 
 
 class NothingCompared(UserWarning):
@@ -65,7 +96,7 @@ def detector_to_onnx(
         Drift: if a box above the score is missing, moved, or of another label; no file is left.
     """
     given: Any = copy.deepcopy(model).cpu().eval()
-    source = source_of(given, fused)
+    source: Any = source_of(given, fused)
     shown = list(images) if images is not None else _random(given, size)
     if size is None and resampling(source):
         raise ValueError(
@@ -74,6 +105,7 @@ def detector_to_onnx(
         )
     if size is not None:
         source = at_one_size(source, tuple(given.transform(shown[:1])[0].tensors.shape[2:]))
+    source.transform = _exact(source.transform)
     names = list(source([shown[0]])[0])
     axes = {name: {0: "boxes"} for name in names}
     axes |= {"image": {1: "height", 2: "width"}} if size is None else {}
@@ -101,9 +133,22 @@ def open_detector(path: str | Path) -> Callable[[Tensor], Boxes]:
 
     Args:
         path: a file that `lf.export.onnx` wrote of a detector.
+
+    Raises:
+        ValueError: for a file that is damaged, or none of a detector.
+
+    >>> open_detector("detector.onnx")(image)["boxes"]  # doctest: +SKIP
     """
-    session = open_session(Path(path))
+    path = Path(path)
+    check_file(path)
+    ONNX.require()
+    try:
+        session = open_session(path)
+    except Exception as error:  # the runtime's own, for a file that is damaged
+        raise ValueError(f"onnxruntime cannot open {path}: {str(error)[:300]}") from error
     names = [output.name for output in session.get_outputs()]
+    if not is_detector(session):
+        raise ValueError(f"{path} is no detector's file: it answers {', '.join(names)}; lf.export.open_file opens it")
 
     def run(image: Tensor) -> Boxes:
         return {n: torch.from_numpy(x) for n, x in zip(names, session.run(None, {"image": image.numpy()}))}

@@ -60,9 +60,20 @@ def open_session(path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
 
 
+def is_detector(session: Any) -> bool:
+    """Whether a session is of a detector's file.
+
+    Args:
+        session: What `open_session` gave.
+    """
+    return {"boxes", "labels", "scores"} <= {output.name for output in session.get_outputs()}
+
+
 def open_onnx(path: Path) -> Run:
     """An ONNX file as a function from images to logits."""
     session = open_session(path)
+    if is_detector(session):
+        raise ValueError("it holds a detector, which lf.export.open_detector opens")
     name = session.get_inputs()[0].name
 
     def run(images: Tensor) -> Tensor:
