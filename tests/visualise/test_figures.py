@@ -1,5 +1,6 @@
 """Figures: each is drawn for the models it is meant for, says in words what it shows, and places nothing wrongly."""
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -13,14 +14,14 @@ from sklearn.datasets import load_sample_image
 import leanformer as lf
 from leanformer import visualise
 from leanformer.cli import main
-from leanformer.core import FUSED, kept_patches, taps
+from leanformer.core import FUSED, kept_patches, taps, traced
 from leanformer.layers.attention import attend
 from leanformer.visualise.cam import grad_cam_maps
 from leanformer.visualise.class_token import attention_maps
 from leanformer.visualise.fields import effective_field, square
 from leanformer.visualise.images import as_batch, pictures
 from leanformer.visualise.places import watching
-from leanformer.visualise.tokens import _mask
+from leanformer.visualise.tokens import _outlines, token_of_patch
 
 EVIT, SIT = lf.EViT(at=(1, 2)), lf.SiT(at=(1, 2))
 REDUCED = {"evit": EVIT, "evit_unfused_tokens": EVIT.replace(fuse_tokens=False), "sit": SIT,
@@ -47,12 +48,35 @@ def test_a_figure_is_written_as_png_and_as_svg_with_its_words(tmp_path):
 
 def test_kept_patches_are_drawn_where_they_are_and_fused_tokens_nowhere():
     model = lean(EVIT)
-    for patches in kept_patches(model, images(model)):
-        mask = _mask(patches, (4, 4))
-        for row, kept in zip(mask.flatten(1), patches):
+    for rows, patches in zip(traced(model, images(model)), kept_patches(model, images(model)), strict=True):
+        for owner, kept in zip(token_of_patch(rows), patches):
             real = kept[kept != FUSED]
-            assert row.sum() == len(real.unique())
-            assert row[real].all()
+            assert (owner != FUSED).sum() == len(real.unique())
+            assert kept[owner[real]].equal(real)
+
+
+def test_merged_patches_are_drawn_as_one_token_in_its_outline():
+    model = lean(lf.ToMe(keep_rate=0.8, at=(2,)))
+    figure = visualise.kept_tokens(model, photo())
+    rows = traced(model, as_batch(model, photo()))[-1]  # the blocks behind only hand sizes on
+    owner = token_of_patch(rows)[0]
+    assert len(owner.unique()) == 13
+    assert (owner != FUSED).all()
+    (told,) = [line for line in figure.summary.splitlines() if line.startswith("after")]
+    assert told.startswith("after block 3: 13 tokens for 16 patches (81%)")
+    assert f"the largest for {owner.bincount().max()}" in told
+    axes = figure.plot.axes[1]
+    assert axes.get_title() == "block 3: 13/16"
+    assert len(axes.collections[0].get_segments()) > 0
+    drawn = axes.images[0].get_array().reshape(4, 8, 4, 8, 3).swapaxes(1, 2).reshape(16, 64, 3)  # patches of 8 x 8
+    for token in owner.unique():
+        pixels = drawn[(owner == token).numpy()].reshape(-1, 3)
+        assert (len(pixels) > 64) == bool((pixels.max(0) - pixels.min(0) < 1e-6).all())
+
+
+def test_outlines_are_between_different_tokens_but_not_between_patches_left_alone():
+    owner, unlike = np.array([[0, 0], [1, 2]]), np.array([[True, True], [False, False]])
+    assert _outlines(owner, unlike, 8, 8) == [[(-0.5, 7.5), (7.5, 7.5)], [(7.5, 7.5), (15.5, 7.5)]]
 
 
 def test_files_pictures_and_tensors_become_the_same_batch(tmp_path):
@@ -150,7 +174,7 @@ def test_evidence_lies_on_kept_patches_only():
     model = lean(EVIT)
     batch = images(model)
     maps, _, _ = grad_cam_maps(model, batch)
-    assert (maps.flatten(1)[_mask(kept_patches(model, batch)[-1], (4, 4)).flatten(1) == 0] == 0).all()
+    assert (maps.flatten(1)[token_of_patch(traced(model, batch)[-1]) == FUSED] == 0).all()
 
 
 def test_places_follow_the_patches_through_dropping_and_slimming():

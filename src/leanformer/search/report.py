@@ -46,8 +46,8 @@ def page(record: dict[str, Any], plan: Plan, model: nn.Module, teacher: nn.Modul
         shown.heading("Tokens on your images")
         if not mixed:
             shown.text(
-                "What fades is no token of its own any more: it was dropped, or merged with others into a token that "
-                "stands for all of them."
+                "What fades was dropped. Patches that were merged have the mean colour of all that their token stands "
+                "for, within its outline."
             )
         shown.pictures([(slimming if mixed else kept_tokens)(model, images)])
     shown.heading("How")
