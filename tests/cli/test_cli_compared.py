@@ -43,3 +43,12 @@ def test_weights_and_arguments_for_files_alone_are_refused(places, verb, file, c
     for words in (["--checkpoint", str(places / "vit.pth")], ["--set", "depth=2"]):
         assert main([verb, str(places / file), *words]) == 2
         assert "says itself how it was built" in capsys.readouterr().err
+
+
+def test_a_checkpoint_with_methods_is_timed_as_it_would_be_deployed(tmp_path):
+    model = lf.apply(lf.create("vit", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2), lf.RePa())
+    file = str(lf.save(model, tmp_path / "trained.safetensors"))
+    fused = str(lf.save(lf.fuse(model, verify=False), tmp_path / "fused.safetensors"))
+    found = Comparison((file, fused)).open()
+    assert [each.card.fused for each in found.values()] == [True, True]
+    assert not Comparison((file,), fused=False).open()[file].card.fused

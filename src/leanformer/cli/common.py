@@ -153,7 +153,7 @@ class Comparison:
         >>> [len(model.card.methods) for model in rows.values()]
         [0, 2, 1]
         """
-        from ..core import METHODS, fuse
+        from ..core import METHODS
 
         if not self.models:
             raise ValueError("give at least one model, by name or as a checkpoint")
@@ -164,11 +164,19 @@ class Comparison:
             else:
                 models.append(spec)
         plain = Build((), self.checkpoint, self.arguments)
-        named = {model: plain.among(model, models).open(model) for model in models}
+        named = {model: self._deployed(plain.among(model, models).open(model)) for model in models}
         for specs in rows:
             model = replace(plain.among(first, models), methods=specs).open(first)
-            named[f"{first} {'+'.join(specs)}"] = fuse(model, verify=False) if self.fused else model
+            named[f"{first} {'+'.join(specs)}"] = self._deployed(model)
         return named
+
+    def _deployed(self, model: nn.Module) -> nn.Module:
+        """The model as it would be deployed: a checkpoint with methods on it too, if it is not fused yet."""
+        from ..core import Card, fuse, plain_of
+
+        card = getattr(model, "card", None)
+        whole = not isinstance(card, Card) or not card.methods or card.fused or plain_of(model) is not model
+        return fuse(model, verify=False) if self.fused and not whole else model
 
 
 Compared = Annotated[Comparison, tyro.conf.arg(name="")]
