@@ -216,7 +216,8 @@ def test_removed_token_mixers_stay_removed_behind_a_slimmed_seam_and_not_where_t
         Plan.of(SIZE, kept).build(backbone("vit"))
 
 
-def test_first_looks_take_half_of_the_time_at_most_and_the_race_has_the_rest(monkeypatch):
+def slowed(monkeypatch):
+    """An explorer whose every comparison takes a second of a clock that nothing else moves."""
     explorer, now = explored(), [0.0]
     monkeypatch.setattr("leanformer.search.explore.time.monotonic", lambda: now[0])
     compared = explorer.judge._compared
@@ -226,6 +227,11 @@ def test_first_looks_take_half_of_the_time_at_most_and_the_race_has_the_rest(mon
         return compared(*given)
 
     monkeypatch.setattr(explorer.judge, "_compared", slow)
+    return explorer
+
+
+def test_first_looks_take_half_of_the_time_at_most_and_the_race_has_the_rest(monkeypatch):
+    explorer = slowed(monkeypatch)
     budget = explorer.costs.predict(Plan(SIZE)) / 1.3
     explorer.best(budget, evaluations=1000, seconds=24)
     made_by_hand = {explorer.within(budget, each) for each in starts(explorer.space)}
@@ -234,15 +240,7 @@ def test_first_looks_take_half_of_the_time_at_most_and_the_race_has_the_rest(mon
 
 
 def test_a_search_that_ends_by_its_minutes_is_told_of_by_its_minutes(monkeypatch):
-    explorer, now, told_of = explored(), [0.0], []
-    monkeypatch.setattr("leanformer.search.explore.time.monotonic", lambda: now[0])
-    compared = explorer.judge._compared
-
-    def slow(*given):
-        now[0] += 1.0
-        return compared(*given)
-
-    monkeypatch.setattr(explorer.judge, "_compared", slow)
+    explorer, told_of = slowed(monkeypatch), []
     explorer.best(explorer.costs.predict(Plan(SIZE)) / 1.3, evaluations=1000, seconds=24, done=told_of.append)
     assert told_of[11] == pytest.approx(500, abs=50)  # a bar that counts images alone would promise hours
     assert max(told_of) == 1000
