@@ -11,6 +11,9 @@ file is there.
 
 import contextlib
 import multiprocessing
+import os
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -109,11 +112,21 @@ def _child(job: Job, line: Connection) -> None:
         line.send(("ready", None))
         line.recv()
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         line.send(("done", job(ready)))
     except Exception:
         traceback.print_exc()
         line.send(("failed", None))
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it is gone, however that ended: what still compiled would disturb the
+    timing of the next run."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _finished(line: Connection) -> Any:

@@ -2,9 +2,12 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +104,41 @@ def test_who_wants_no_more_results_leaves_no_process_behind(tmp_path):
     results.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "slow").read_text()), 0)
+
+
+def compiles_for_long(file, ready):
+    for _ in range(600):
+        file.write_text(str(time.monotonic()))
+        time.sleep(0.1)
+
+
+KILLED = """
+import sys
+from functools import partial
+from pathlib import Path
+from lab.compile_together import compile_together
+from test_compile_together import compiles_for_long
+if __name__ == "__main__":
+    list(compile_together([partial(compiles_for_long, Path(sys.argv[1]))], workers=2))
+"""
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
+    script, file = tmp_path / "killed.py", tmp_path / "pid"
+    script.write_text(KILLED)
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
+    started = subprocess.Popen([sys.executable, str(script), str(file)], env={**os.environ, "PYTHONPATH": paths})
+    while not file.exists():
+        assert started.poll() is None
+        time.sleep(0.1)
+    started.kill()
+    started.wait()
+    deadline = time.monotonic() + 20
+    while wrote_within(1, file):
+        assert time.monotonic() < deadline
+
+
+def wrote_within(seconds, file):
+    before = file.read_text()
+    time.sleep(seconds)
+    return file.read_text() != before
