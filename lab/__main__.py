@@ -69,12 +69,14 @@ def suite(
             by |.
         fp8: The lean models with fp8 products as well, and with torchao's where it is installed; they do not count for
             the speed-ups.
-        search: For families: lf.optimize with its search as well; with one worker alone.
+        search: For families: lf.optimize with its search as well.
         workers: Compile so many backbones at the same time; they are still timed in turn.
         go: A file. With several workers timing begins when it is there; other work may go on until then.
         dry_run: Tiny models at a tiny batch, once: does every row run here?
         output: Write the result as JSON as rows come; the same command at the same commit goes on where it stopped.
     """
+    if search and name != "families":
+        raise ValueError(f"the suite {name} times what lf.optimize makes without its search; leave out --search")
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() and name != "cpu" else "cpu"))
     options = Options(
         device=chosen, dtype=dtype or ("bfloat16" if chosen.type == "cuda" else "float32"), batches=batches,

@@ -16,10 +16,12 @@ from typing import Any
 
 import torch
 from rich.table import Table
+from torch import nn
 
 import leanformer as lf
 from leanformer.backbones.census import FAMILIES
 from leanformer.measure import Timing, choose, command_line, commit, console, interleave, record, write_result
+from leanformer.speed import Optimized
 
 from .compile_together import compile_together, told
 from .contest import Conditions, compiled_forms
@@ -83,22 +85,21 @@ def run_families(options: Options, search: bool = False) -> int:
 
     Args:
         options: device, dtype, batches, ….
-        search: time `lf.optimize` with its search as well. It times what it tries, so nothing else may run: with one
-            worker alone.
+        search: time `lf.optimize` with its search as well. It times what it tries, so nothing else may run then: with
+            several workers it is made once beforehand, which compiles all that it asks for, and again when it is alone.
 
     Returns:
         The exit code: 1 where optimize loses or a row failed.
     """
-    if search and options.workers > 1:
-        raise ValueError("a search times what it tries, and nothing else may run meanwhile: give --workers 1")
     kind = options.kind("families")
-    done = [_read(row) for row in rows_of_this_commit(options.output, kind)]
-    known = {(row.label, row.dtype): row for row in done if ("searched" in row.forms) >= search}
-    jobs = [job for job in _jobs(options, search) if (job.blank.label, options.dtype) not in known]
-    rows = list(known.values())
+    rows = [_read(row) for row in rows_of_this_commit(options.output, kind)]
+    done = {(row.label, row.dtype) for row in rows if ("searched" in row.forms) >= search}
+    jobs = [job for job in _jobs(options, search) if (job.blank.label, options.dtype) not in done]
     results = compile_together(jobs, options.workers, options.go)
     for job, found in told(results, len(jobs), lambda job: job.blank.label):
-        rows.append(found or replace(job.blank, failed="its process ended early"))
+        row = found or replace(job.blank, failed="its process ended early")
+        again = set() if row.failed else {(row.label, row.dtype)}
+        rows = [old for old in rows if (old.label, old.dtype) not in again] + [row]
         if options.output is not None:
             write_result(record(kind, [row.row() for row in rows], options.device), options.output)
     console().print(families_table(rows))
@@ -129,12 +130,14 @@ class FamilyJob:
         images = conditions.images(lean)
         calls: dict[str, Callable[[], Any]] = compiled_forms(conditions.ready_model(yardstick), images)
         fast = {"optimised": conditions.optimised(lean)}
+        calls["optimised"] = functools.partial(fast["optimised"], images)
         if self.search:
-            with _no_memory_of_earlier_searches():
-                fast["searched"] = lf.optimize(
-                    lean, device=conditions.device, batch=conditions.batch, dtype=conditions.dtype
-                )
-        calls |= {form: functools.partial(model, images) for form, model in fast.items()}
+            if ready is not None:
+                _searched(lean, conditions)  # others compile meanwhile: what it finds does not count
+                _wait(calls, ready)
+                ready = None
+            fast["searched"] = _searched(lean, conditions)
+            calls["searched"] = functools.partial(fast["searched"], images)
         timings = interleave(calls, conditions.device, self.options.repeats, ready=ready)
         steps = {form: tuple(model.choice.steps) for form, model in fast.items()}
         return judged(replace(self.blank, steps=steps), timings)
@@ -198,6 +201,19 @@ def takes_its_methods(entry: Entry) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _searched(model: nn.Module, conditions: Conditions) -> Optimized:
+    """What `lf.optimize` makes of a model with its search, of which nothing is remembered."""
+    with _no_memory_of_earlier_searches():
+        return lf.optimize(model, device=conditions.device, batch=conditions.batch, dtype=conditions.dtype)
+
+
+def _wait(calls: Mapping[str, Callable[[], Any]], ready: Callable[[], None]) -> None:
+    """Until it is this job's turn to time, all that is called until now being compiled."""
+    for call in calls.values():
+        call()
+    ready()
 
 
 @contextlib.contextmanager

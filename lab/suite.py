@@ -15,7 +15,7 @@ from leanformer.export import RUNTIMES, runtime_opener
 from leanformer.measure import choose, command_line, commit, console, count, record, rows_to_resume, write_result
 
 from .compile_together import compile_together, told
-from .contest import Conditions, Contest, run_contests
+from .contest import FP8, OPTIMISED, Conditions, Contest, run_contests
 from .contest_table import contest_table
 from .fresh_device import fresh_device
 from .peers import installed as peer_installed
@@ -60,22 +60,33 @@ def run_suite(name: str, options: Options) -> int:
         raise ValueError(f"unknown suite '{name}'; known: {', '.join(SUITES)}, families")
     kind = options.kind(name)
     rows = rows_of_this_commit(options.output, kind)
-    done = {(row["label"], row["batch"], row["dtype"]) for row in rows}
-    groups = list(_groups(name, options, done))
+    done = {_key(row) for row in rows if not _lacks_fp8(row, options)}
+    groups = sorted(_groups(name, options, done), key=lambda group: -len(group.entries))  # alike ones compile together
     papers = {entry.label: entry.paper for entry, _ in SUITES[name](options.batches)}
-    missing, contests = 0, [_contest(row) for row in rows]
+    missing = 0
     results = compile_together(groups, options.workers, options.go)
     for _, found in told(results, len(groups), lambda group: group.name):
         missing += found is None
-        contests += found or []
-        rows += [_row(contest, papers) for contest in found or []]
+        measured = [_row(contest, papers) for contest in found or []]
+        again = {_key(row) for row in measured if not row["failed"]}
+        rows = [row for row in rows if _key(row) not in again] + measured
         if options.output is not None and rows:
             write_result(record(kind, rows, options.device), options.output)
+    contests = list(map(_contest, rows))
     console().print(contest_table(contests))
     failed = [f"{contest.label}, batch {contest.batch}: {contest.failed}" for contest in contests if contest.failed]
     for line in failed:
         console().print(line, markup=False, highlight=False)
     return 1 if missing or failed else 0
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, int, str]:
+    return row["label"], row["batch"], row["dtype"]
+
+
+def _lacks_fp8(row: Mapping[str, Any], options: Options) -> bool:
+    """Whether fp8 products are asked for and a row was measured without them; models of other libraries have none."""
+    return options.fp8 and OPTIMISED in row["forms"] and FP8 not in row["forms"]
 
 
 def rows_of_this_commit(output: Path | None, kind: str) -> list[dict[str, Any]]:

@@ -5,12 +5,14 @@ import json
 import pytest
 import torch
 
-from lab import families, suite
+import leanformer as lf
+from lab import contest, families, suite
 from lab.__main__ import main
 from lab.families import MODELS, FamilyRow, judged, takes_its_methods
 from lab.suite_rows import GPU, SUITES
 from leanformer.backbones.census import FAMILIES
 from leanformer.measure import Timing, timing
+from leanformer.speed import fp8
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +125,17 @@ def test_a_family_is_measured_with_each_method_it_takes_without_search_and_with_
     assert path.read_text() == before
 
 
+def test_rows_without_a_search_stay_until_each_is_measured_again_with_it(tmp_path):
+    path = tmp_path / "families.json"
+    words = ["families", "--batch", "2", "--only"]
+    assert dry(path, *words, "swin_transformer: backbone|mlp_mixer: backbone") == 0
+    assert dry(path, *words, "swin_transformer: backbone", "--search") == 0
+    assert {row["family"]: "searched" in row["forms"] for row in rows_in(path)} == {
+        "mlp_mixer": False,
+        "swin_transformer": True,
+    }
+
+
 def test_a_loss_beyond_noise_is_told_for_each_form():
     compiled, graph, same, slow = (Timing([s, s]) for s in (1.2, 1.0, 1.005, 1.1))
     row = FamilyRow("mlp_mixer", "mixer_b16_224", "", 1, "float32")
@@ -137,9 +150,56 @@ def test_a_loss_is_an_exit_code(monkeypatch):
     assert main(["suite", "families", "--device", "cpu", "--only", "swin_transformer: backbone batch 1."]) == 1
 
 
-def test_a_search_is_alone_on_the_machine(capsys):
-    assert main(["suite", "families", "--device", "cpu", "--search", "--workers", "2"]) == 2
-    assert "--workers 1" in capsys.readouterr().err
+def test_a_search_beside_others_is_made_again_once_it_is_alone(monkeypatch):
+    happened, optimize = [], lf.optimize
+
+    def noted(model, search=True, **options):
+        happened.append("search" if search else "optimize")
+        return optimize(model, search=False, **options)
+
+    monkeypatch.setattr(lf, "optimize", noted)
+    monkeypatch.setattr(contest, "optimize", noted)
+    options = suite.Options(device=torch.device("cpu"), dtype="float32", repeats=1, batches=(2,), dry_run=True,
+                            only="mlp_mixer: backbone")  # fmt: skip
+    (job,) = families._jobs(options, search=True)
+    row = job(lambda: happened.append("alone"))
+    assert not row.failed
+    assert set(row.ratios) == {"optimised", "searched"}
+    assert happened == ["optimize", "search", "alone", "search"]
+    happened.clear()
+    assert set(job().ratios) == {"optimised", "searched"}
+    assert happened == ["optimize", "search"]
+
+
+def test_a_search_is_of_the_families_alone(capsys):
+    assert main(["suite", "gpu", "--device", "cpu", "--search"]) == 2
+    assert "leave out --search" in capsys.readouterr().err
+
+
+def test_rows_without_fp8_are_measured_again_where_it_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(contest, "installed", lambda peer: False)
+    monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)
+    path, measured = tmp_path / "gpu.json", []
+    run = suite.run_contests
+    monkeypatch.setattr(suite, "run_contests", lambda *a, **k: measured.append(a[0]) or run(*a, **k))
+    words = ["gpu", "--batch", "2", "--dtype", "bfloat16", "--only"]
+    assert dry(path, *words, "RePa 0.75 on DeiT-B|Mixer") == 0
+    assert dry(path, *words, "RePa 0.75 on DeiT-B", "--fp8") == 0
+    assert dry(path, *words, "RePa 0.75 on DeiT-B", "--fp8") == 0
+    assert measured == ["deit_base_patch16_224", "mixer", "deit_base_patch16_224"]
+    assert {row["label"]: "fp8" in row["forms"] for row in rows_in(path)} == {
+        "RePa 0.75 on Mixer-B16": False,
+        "RePa 0.75 on DeiT-B": True,
+    }
+
+
+def test_backbones_with_many_rows_compile_first(tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        suite, "compile_together", lambda groups, *_: sizes.extend(len(g.entries) for g in groups) or []
+    )
+    assert dry(tmp_path / "gpu.json", "gpu", "--batches", "1", "2") == 0
+    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_unknown_suites_are_refused(capsys):
