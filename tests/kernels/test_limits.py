@@ -1,6 +1,10 @@
 """What a chip bounds: how many programs lie along an axis, how much memory each has, how large its blocks are."""
 
 import importlib
+import sys
+import types
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,6 +139,24 @@ def test_mixer_free_blocks_go_by_products_where_a_chip_has_too_little_memory(mon
     torch.testing.assert_close(found, block_by_products(x, sums, norm, norm, layer, layer, 1e-5))
     found = kernels.path_block_in_one_pass(x, sums, pair, weights, 1e-5)
     torch.testing.assert_close(found, path_block_by_products(x, sums, norm, weights, 1e-5))
+
+
+def test_a_kernel_is_launched_on_the_gpu_that_holds_its_input(monkeypatch):
+    current = ["cuda:0"]
+
+    @contextmanager
+    def device(name):
+        current.append(name)
+        yield
+        current.pop()
+
+    module = types.ModuleType("some_triton")
+    module.launch = lambda x: current[-1]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "some_triton", module)
+    monkeypatch.setattr(torch.cuda, "device", device)
+    run = _by_kernel("some_triton", lambda x: "plain")
+    assert run(SimpleNamespace(is_cuda=True, device="cuda:1")) == "cuda:1"
+    assert run(torch.zeros(1)) == "cuda:0"
 
 
 @pytest.mark.parametrize(("channels", "patches"), [(16, 4096), (32, 1369), (384, 4096), (2048, 196)])

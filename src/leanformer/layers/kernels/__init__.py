@@ -2,9 +2,11 @@
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def operator(kernel: str, shapes: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -35,8 +37,18 @@ def _by_kernel(kernel: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         from triton import OutOfResources  # there is one, or the line before had failed
 
         try:
-            return launch(*given)
+            with on_device_of(given[0]):
+                return launch(*given)
         except OutOfResources:
             return plain(*given)
 
     return run
+
+
+def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Within this, kernels run on the GPU that holds a tensor: Triton launches on the current one, maybe another.
+
+    >>> with on_device_of(torch.zeros(1)):
+    ...     pass
+    """
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ....layers.kernels import on_device_of
 from .mixer_free import block_by_products, halves, path_block_by_products, whole_chunk
 
 TILES = {64: (128, 64, 2), 128: (64, 64, 3)}
@@ -60,11 +61,12 @@ def _launched(
     batch, pixels, channels = x.shape
     low, high = halves(channels)
     rows, chunk, stages = TILES.get(low, (64, 64, 2))
-    _block_kernel[(triton.cdiv(pixels, rows) * batch,)](
-        x, y, sums, out, *weights, pixels, eps,
-        C=channels, R=hidden, LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(hidden)),
-        FAST=x.is_cuda, PATH=path, num_warps=4 if low < 256 else 8, num_stages=stages,
-    )  # fmt: skip
+    with on_device_of(x):
+        _block_kernel[(triton.cdiv(pixels, rows) * batch,)](
+            x, y, sums, out, *weights, pixels, eps,
+            C=channels, R=hidden, LOW=low, HIGH=high, ROWS=rows, CHUNK=min(chunk, whole_chunk(hidden)),
+            FAST=x.is_cuda, PATH=path, num_warps=4 if low < 256 else 8, num_stages=stages,
+        )  # fmt: skip
     return y, out
 
 
