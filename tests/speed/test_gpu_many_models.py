@@ -1,6 +1,19 @@
-"""Many optimised models in one process: made, captured, dropped and called, with odd images among the inputs."""
+"""Many optimised models in one process: made, captured, dropped and called, with odd images among the inputs.
+
+Twenty times in one process, and once under a checker of memory:
+
+    F=tests/speed/test_gpu_many_models.py
+    python -m pytest -n 0 --keep-duplicates $(yes $F | head -20)
+    TORCHINDUCTOR_COMPILE_THREADS=1 compute-sanitizer --tool memcheck --error-exitcode 9 python -m pytest -n 0 $F
+
+The allocator lays many tensors into one piece of memory, in which the checker sees no border. The kernels alone can run
+without it, for no graph is captured there:
+
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 9 python -m pytest -n 0 $F -k kernels
+"""
 
 import gc
+import threading
 
 import pytest
 import timm
@@ -9,15 +22,22 @@ from helpers import randomise
 
 import leanformer as lf
 from leanformer.core import AnyRewrite, plain_of
+from leanformer.speed import rewritten
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SMALL = {"depth": 4, "num_classes": 10}
+MAPS = {"depths": (1, 1, 1, 1), "num_classes": 10}
 KINDS = {
-    "evit": lambda: lf.apply(lf.create("deit_tiny_patch16_224", **SMALL), lf.EViT(keep_rate=0.7)),
-    "both": lambda: lf.apply(lf.create("deit_tiny_patch16_224", **SMALL), lf.RePa(), lf.EViT(keep_rate=0.5)),
+    "evit": lambda: lf.apply(lf.create("deit_tiny_patch16_224", **SMALL), lf.EViT(keep_rate=0.7, at=(1, 2))),
+    "both": lambda: lf.apply(lf.create("deit_tiny_patch16_224", **SMALL), lf.RePa(), lf.EViT(keep_rate=0.5, at=(1, 2))),
     "tome": lambda: lf.apply(lf.create("deit_tiny_patch16_224", **SMALL), lf.ToMe(merged=16)),
-    "riformer": lambda: lf.apply(lf.create("poolformer_s12", depths=(1, 1, 1, 1), num_classes=10), lf.RIFormer()),
+    "sit": lambda: lf.apply(lf.create("deit_tiny_patch16_224", **SMALL), lf.SiT(at=(1, 2))),
+    "pooling": lambda: lf.create("poolformer_s12", **MAPS),
+    "riformer": lambda: lf.apply(lf.create("poolformer_s12", **MAPS), lf.RIFormer()),
+    "riformer, repa": lambda: lf.apply(lf.create("poolformer_s12", **MAPS), lf.RIFormer(), lf.RePa(idle_ratio=0.75)),
 }
+MANY = 64
+"""Images from which on tokens are reorganised in one pass."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +46,12 @@ def every_step_without_a_search(tmp_path, monkeypatch):
     monkeypatch.setattr(AnyRewrite, "pays", lambda step, chip, model: step.pays_for(model))
 
 
+def fused(kind: str) -> torch.nn.Module:
+    return lf.fuse(randomise(KINDS[kind]()).eval())
+
+
 def made(kind: str, batch: int) -> torch.nn.Module:
-    return lf.optimize(lf.fuse(randomise(KINDS[kind]()).eval()), device="cuda", batch=batch, search=False)
+    return lf.optimize(fused(kind), device="cuda", batch=batch, search=False)
 
 
 def odd_images(batch: int) -> list[torch.Tensor]:
@@ -39,10 +63,19 @@ def odd_images(batch: int) -> list[torch.Tensor]:
     return [each.cuda() for each in (constant, nothing, mixed, torch.full_like(constant, float("inf")))]
 
 
-def check(fast: torch.nn.Module, batch: int) -> None:
-    for images in odd_images(batch):
-        fast(images)
+def answer_odd_images(model: torch.nn.Module, batch: int, dtype: torch.dtype = torch.float32) -> None:
+    """What is no number stays in the answer of its own image."""
+    with torch.inference_mode():
+        constant, nothing, mixed, _ = (model(images.to(dtype)) for images in odd_images(batch))
     torch.cuda.synchronize()
+    assert constant.isfinite().all()
+    assert nothing.isnan().all()
+    assert mixed[:-1].isfinite().all()
+    assert mixed[-1].isnan().all()
+
+
+def check(fast: torch.nn.Module, batch: int) -> None:
+    answer_odd_images(fast, batch)
     images = torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         truth = plain_of(fast)(images)
@@ -50,11 +83,18 @@ def check(fast: torch.nn.Module, batch: int) -> None:
     assert each.median() < 0.1  # images with near ties may choose other tokens
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_answer_odd_images_one_by_one(kind):
+    fast = rewritten(fused(kind).cuda().bfloat16())
+    for batch in (1, 3, MANY):
+        answer_odd_images(fast, batch, torch.bfloat16)
+
+
 def test_models_made_captured_dropped_and_called_in_one_process_keep_answering():
     alive: list[tuple[torch.nn.Module, int]] = []
     for turn in range(3):
         for kind in KINDS:
-            batch = (1, 4, 1)[turn]
+            batch = (1, 4, MANY)[turn]
             alive.append((made(kind, batch), batch))
             if len(alive) > 3:
                 del alive[turn % 2]
@@ -103,3 +143,26 @@ def test_smaller_batches_are_padded_and_larger_ones_compiled():
         assert found.shape[0] == batch
         each = (found.float() - whole[:batch].float()).norm(dim=1) / whole[:batch].float().norm(dim=1)
         assert each.median() < 0.05
+
+
+def test_calls_on_several_streams_wait_for_each_other():
+    fast = made("evit", MANY)
+    given = [torch.randn(MANY, 3, 224, 224, device="cuda") for _ in range(4)]
+    truth = [fast(images) for images in given]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                found = fast(given[number])
+                torch.cuda.current_stream().synchronize()
+                if not torch.equal(found, truth[number]):
+                    wrong.append(number)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(len(given))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -137,6 +137,7 @@ class Optimized(nn.Module):
         self._inputs = example.clone() if choice.graph else None
         self._graph: Graph | None = None
         self._one_at_a_time = threading.Lock()  # all calls share the memory that the graph reads and writes
+        self._stream: torch.cuda.Stream | None = None  # of the last call
         self.eval()
         self.recaptured()
 
@@ -146,8 +147,16 @@ class Optimized(nn.Module):
             return self._compiled(images)
         assert self._inputs is not None
         with self._one_at_a_time, torch.inference_mode():
+            self._wait_for_last_call()
             self._inputs[: len(images)].copy_(images)
             return self._graph()[: len(images)].clone()
+
+    def _wait_for_last_call(self) -> None:
+        """On the device, where it came on another stream: it may still be reading and writing the same memory."""
+        stream = torch.cuda.current_stream(self._example.device)
+        if self._stream is not None and self._stream != stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
 
     def plain_form(self) -> nn.Module:
         """The fused model that this one computes, in plain torch, on the CPU."""
