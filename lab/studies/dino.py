@@ -26,7 +26,7 @@ from torch import nn
 import leanformer as lf
 from leanformer.backbones import create, load
 from leanformer.core import Method, apply, fold, fuse, parse_options, write_atomically
-from leanformer.data import Arrays, Data
+from leanformer.data import Data
 from leanformer.measure import choose, commit, compare, console, count, record, shared_kernels, write_result
 from leanformer.methods import EViT, RePa, ToMe
 from leanformer.tasks import dino
@@ -113,7 +113,7 @@ class DinoStudy:
         return rows_in(self.output)
 
     def _train(self, chosen: list[str]) -> None:
-        train, val = (self._placed(part) for part in self.scale.data_sets())
+        train, val = self.scale.data_sets()
         for seed in self.scale.seeds:
             for name in PRE_TRAINED:
                 if name in chosen or (name == "ViT" and not AFTERWARDS.keys().isdisjoint(chosen)):
@@ -121,10 +121,6 @@ class DinoStudy:
             for name in AFTERWARDS:
                 if name in chosen:
                     self._afterwards(name, seed, train, val)
-
-    def _placed(self, data: Data) -> Data:
-        """The images on the device, once for all runs."""
-        return data.to(self.scale.torch_device) if isinstance(data, Arrays) else data
 
     def _pre_train(self, name: str, seed: int, train: Data, val: Data) -> None:
         """A row at each mark; the run goes on from mark to mark with the rates of the whole of it."""

@@ -74,12 +74,12 @@ def evit(
 
 
 def larger(img_size: int, setting: Setting, patch: int = PATCH) -> int:
-    """The size of a row's images where those of 224 pixels are `img_size`: whole patches, rounded down.
+    """The size of a row's images where those of 224 pixels are `img_size`: the nearest number of whole patches.
 
-    >>> larger(112, LARGER[1]), larger(224, LARGER[1]), larger(56, LARGER[3], patch=4)
-    (128, 256, 76)
+    >>> larger(128, LARGER[2]), larger(128, LARGER[3]), larger(56, LARGER[3], patch=4)
+    (160, 176, 76)
     """
-    return max(1, img_size * setting.size // (224 * patch)) * patch
+    return max(1, (2 * img_size * setting.size + 224 * patch - 1) // (2 * 224 * patch)) * patch
 
 
 def _scratch(name: str, arguments: dict[str, Any]) -> Fresh:

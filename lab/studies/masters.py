@@ -5,6 +5,7 @@ import dataclasses
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -77,9 +78,18 @@ class Masters:
         folder = self._folder(name, seed)
         model = self._given(name) if name in self.given else self._trained(name, folder, seed)
         model = model.to(self.scale.torch_device)
-        row = read_row(folder) or {"top1": accuracy(model, self.val, self.scale)}
-        write_row(folder, row)
-        return model, row["top1"]
+        return model, self._top1(model, folder, str(self.given.get(name, "")))
+
+    def _top1(self, model: nn.Module, folder: Path, file: str) -> float:
+        """What the folder knows of a teacher; that of other images, or of another file, is refused."""
+        facts = self.scale.facts()
+        mine = {key: facts[key] for key in ("data", "images", "first_classes")} | {"file": file}
+        row = read_row(folder)
+        if row is None:
+            row = {"top1": accuracy(model, self.val, self.scale), **mine}
+            write_row(folder, row)
+        _refuse_other(f"the teacher in {folder}", {key: row.get(key, mine[key]) for key in mine}, mine)
+        return row["top1"]
 
     def _given(self, name: str) -> nn.Module:
         """A leanformer checkpoint; or a file of weights for the model that the study would have trained."""
@@ -114,10 +124,14 @@ def _refuse_another(model: nn.Module, folder: Path, untrained: nn.Module, recipe
     """The teacher of an earlier command serves this one only if this one would train the same."""
     asked = recipe.to_json() | card_json(untrained)["arguments"]
     told = Recipe.from_json(read_run(folder)["recipe"]).to_json() | card_json(model)["arguments"]
+    _refuse_other(f"the teacher in {folder}", told, asked)
+
+
+def _refuse_other(what: str, told: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     other = [name for name in sorted(asked.keys() | told.keys()) if asked.get(name) != told.get(name)]
     if other:
         found = ", ".join(f"{name}={told.get(name)}, not {asked.get(name)}" for name in other)
-        raise ValueError(f"the teacher in {folder} was trained with {found}: give another folder with --runs")
+        raise ValueError(f"{what} was made with {found}: give another folder with --runs")
 
 
 def train_run(

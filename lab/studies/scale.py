@@ -48,9 +48,15 @@ class Scale:
         return device_of(self.device)
 
     def data_sets(self) -> tuple[Data, Data]:
-        """The images to train on and those to judge by, cut to the classes and the number that were asked for."""
+        """The images to train on and those to judge by, cut to the classes and the number that were asked for.
+
+        What is kept as arrays lies on the device, once for all runs.
+        """
         train, val = (self._cut(open_data(self.data, split), split) for split in ("train", "val"))
-        return train, val
+        return self._placed(train), self._placed(val)
+
+    def _placed(self, data: Data) -> Data:
+        return data.to(self.torch_device) if isinstance(data, Arrays) else data
 
     def _cut(self, data: Data, split: str) -> Data:
         images = self.images if split == "train" else None

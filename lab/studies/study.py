@@ -31,6 +31,9 @@ from .rows import MEASURED, has_row, known_speeds, rows_in
 from .scale import Scale
 from .student import Student, Study
 
+SETUP = 8
+"""Signs of a run's name that tell how it is trained; as many more tell the weights it starts from."""
+
 
 def run_study(
     study: Study,
@@ -71,7 +74,7 @@ def run_study(
                 continue
             masters.get(student.made_from, seed)  # without it there is no row at all
             try:
-                row = read_row(folder) or _run(study, student, masters, scale, train, val, folder, seed, output)
+                row = _run(study, student, masters, scale, train, val, folder, seed, output)
             except Exception as error:  # the rows after this one are worth having
                 traceback.print_exc()
                 failed.append(f"{student.name}, seed {seed}: {error}")
@@ -119,6 +122,11 @@ def _run(
         "command": scale.command_of(student.name, seed),
     }  # fmt: skip
     what = _digest(model, recipe, student, {"seed": seed, **scale.facts(), "teacher_epochs": scale.teacher_epochs})
+    known = read_row(folder)
+    if known is not None:
+        if known.get("run", what)[:SETUP] != what[:SETUP]:
+            raise ValueError(f"{folder} has a run of other images, teachers or arguments: give another with --runs")
+        return known
     twin = next((row for row in rows_in(output) if row.get("run") == what), None)
     if twin is not None:
         return {**{key: fact for key, fact in twin.items() if key not in MEASURED}, **named, "same_as": twin["student"]}
@@ -148,14 +156,15 @@ def _run(
 
 
 def _digest(model: nn.Module, recipe: Recipe, student: Student, scale: Mapping[str, Any]) -> str:
-    """The same for two rows whose training is the same: model, weights, recipe, objective, teachers and scale."""
+    """The same for two rows whose training is the same: model, recipe, objective, teachers, scale; then weights."""
     roles = dict.fromkeys(student.teachers, student.made_from) | dict(student.others)
     facts = [card_json(model), recipe.to_json(), student.objective, student.calibrate, sorted(roles.items()), scale]
-    found = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+    setup = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:SETUP]
+    found = hashlib.sha256(setup.encode())
     for name, tensor in sorted(model.state_dict().items()):
         found.update(name.encode())
         found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()[:16]
+    return setup + found.hexdigest()[:SETUP]
 
 
 def _add(study: Study, scale: Scale, output: Path, runs: Path, row: dict[str, Any]) -> None:

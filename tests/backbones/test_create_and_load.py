@@ -21,6 +21,7 @@ from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 import leanformer as lf
+from leanformer.backbones import knows_classes
 from leanformer.backbones.registry import build
 from leanformer.core import has_card, input_of, set_classes, write_atomically
 
@@ -553,6 +554,11 @@ def test_rows_of_a_head_that_was_put_in_by_hand_are_not_taken_for_those_of_image
     vit: Any = tiny(num_classes=1000)
     vit.head = nn.Linear(16, 7)
     assert lf.with_head(vit, 2, ["n01440764", "n01443537"]).head.weight.shape == (2, 16)
+
+
+def test_a_model_of_another_number_of_classes_without_names_knows_none() -> None:
+    assert knows_classes(tiny(num_classes=1000), ["n01440764", "n01443537"])
+    assert not knows_classes(tiny(num_classes=21_841), ["n01440764", "n01443537"])
 
 
 # ---- another image size ---------------------------------------------------------------------------------------------

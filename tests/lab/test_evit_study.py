@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import leanformer as lf
-from lab.studies.evit import evit
+from lab.studies.evit import evit, larger
 from leanformer.core import input_of
 from leanformer.measure import count
+from leanformer.papers.evit.tables import LARGER
 
 TINY = {"img_size": 112, "patch_size": 16, "embed_dim": 24, "num_heads": 3, "depth": 12}
 STUDY = evit(
@@ -35,6 +36,12 @@ def test_larger_images_at_a_lower_rate_cost_what_the_whole_model_costs(teacher):
     student = ROWS["table6a/0.5 at 304, labels"].make(teacher, 3)
     assert input_of(student)["input_size"] == (3, 144, 144)
     assert count(student).macs == pytest.approx(count(teacher).macs, rel=0.2)
+
+
+def test_larger_images_that_the_paper_tells_apart_have_sizes_of_their_own():
+    sizes = {(s.keep, s.size): larger(128, s) for s in LARGER[1:]}
+    assert [sizes[0.5, size] for size in (256, 288, 304)] == [144, 160, 176]
+    assert [sizes[0.6, size] for size in (256, 288)] == [144, 160]
 
 
 def test_a_quarter_of_all_sizes_and_patches_leaves_the_papers_tokens():

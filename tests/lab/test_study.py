@@ -319,6 +319,33 @@ def test_a_teacher_that_was_trained_otherwise_is_not_taken_for_this_one(pack, tm
     assert run(pack, tmp_path, *again, "--epochs", "2") == 0  # the students' epochs are their own
 
 
+def test_a_run_of_other_images_or_other_teachers_is_not_taken_for_this_one(pack, tmp_path, capsys):
+    only = ["--only", "table3/soft", "--measure", "never", "--set", "logits=poolformer_m48"]
+    only += ["--set", "poolformer_m48.depths=(1,1,1,1)", "--set", "poolformer_m48.dims=(8,8,16,16)"]
+    assert run(pack, tmp_path, *only[:4]) == 0
+    again = ["--output", str(tmp_path / "other.json")]
+    assert run(pack, tmp_path, *only[:4], *again, "--images", "16") == 2
+    assert "images=None, not 16" in capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="other images, teachers or arguments"):  # the same name and schedule
+        run(pack, tmp_path, *only, *again)
+    assert not (tmp_path / "other.json").exists()
+    assert run(pack, tmp_path, *only[:4], *again) == 0  # the very same run is not trained again
+    first, second = (rows_in(tmp_path / name)[0] for name in ("study.json", "other.json"))
+    assert second == first
+
+
+def test_another_file_for_a_teacher_is_not_judged_by_what_the_first_one_had(pack, tmp_path, capsys):
+    assert run(pack, tmp_path, "--only", "table1/pooling", "--measure", "never") == 0
+    trained = tmp_path / "runs" / "teacher-0" / "model.safetensors"
+    (tmp_path / "a.safetensors").write_bytes(trained.read_bytes())
+    (tmp_path / "b.safetensors").write_bytes(trained.read_bytes())
+    given = ["--only", "table1/", "--measure", "never", "--runs", str(tmp_path / "other")]
+    assert run(pack, tmp_path, *given, "--teacher", str(tmp_path / "a.safetensors")) == 0
+    again = ["--teacher", str(tmp_path / "b.safetensors"), "--output", str(tmp_path / "other.json")]
+    assert run(pack, tmp_path, *given, *again) == 2
+    assert "give another folder with --runs" in capsys.readouterr().err
+
+
 def test_a_teacher_with_a_new_head_is_known_again(pack, tmp_path):
     study = vit_tiny(None, img_size=32, depth=1, embed_dim=16, num_heads=1)
     for epochs in (1, 2):

@@ -1,6 +1,7 @@
 """Which models can be trained and judged: by their weights, their channels and what of them learns."""
 
 import pytest
+import timm
 import torch
 
 import leanformer as lf
@@ -60,3 +61,11 @@ def test_a_single_image_has_no_neighbours_to_be_judged_by():
     backbone, data = model(num_classes=0), open_data(images(1))
     with pytest.raises(ValueError, match="arrays has one image that can be read, and none to look for its neighbours"):
         judge_by_neighbours(backbone, data, None, 1, input_of(backbone), Conditions.on("cpu"))
+
+
+def test_a_teacher_that_no_run_folder_can_hold_is_named_with_what_would_do(tmp_path):
+    teacher, how = timm.create_model("resnet10t", num_classes=4), {"device": "cpu", "quiet": True}
+    with pytest.raises(ValueError, match=r"the teacher 'teacher' is a ResNet .*create_teacher"):
+        lf.train.fit(model(), recipe=RECIPE, data=images(), teacher=teacher, output=tmp_path / "run", **how)
+    assert not (tmp_path / "run").exists()
+    lf.train.fit(model(), recipe=RECIPE, data=images(), teacher=teacher, **how)  # nothing is to be written

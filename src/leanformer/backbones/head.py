@@ -9,6 +9,9 @@ from torch import nn
 
 from ..core import Card, classes_of, plain_of, set_classes
 
+IMAGENET = 1000
+"""Classes of ImageNet-1k, whose names a model with so many outputs need not tell."""
+
 
 def with_head(model: Any, num_classes: int, names: Sequence[str] | None = None) -> nn.Module:
     """A copy of the model with a head for so many classes; the model given stays as it is.
@@ -60,9 +63,11 @@ def knows_classes(model: nn.Module, names: Sequence[str] | None) -> bool:
 
 
 def _rows(model: nn.Module) -> dict[str, int]:
-    """The rows of a model's classes in its head, by name."""
-    names = classes_of(model) or ImageNetInfo("imagenet-1k").label_names()
-    return {name: index for index, name in enumerate(names)}
+    """The rows of a model's classes in its head, by name; none where nobody can tell what they are."""
+    names = classes_of(model)
+    if names is None and getattr(plain_of(model), "num_classes", None) == IMAGENET:
+        names = ImageNetInfo("imagenet-1k").label_names()
+    return {name: index for index, name in enumerate(names or ())}
 
 
 def _choose_rows(model: Any, rows: list[int], classes: int) -> None:

@@ -37,6 +37,12 @@ def start_run(
     task: dict[str, Any] | None = None,
 ) -> None:
     """Fill a new run folder with everything but the log and the checkpoints."""
+    for name, teacher in teachers.items():
+        if not hasattr(teacher, "card"):
+            raise ValueError(
+                f"the teacher '{name}' is a {type(teacher).__name__} that cannot be written to the run folder: make it "
+                "with lf.backbones.create_teacher(name, weights), which takes any of timm's, or train without output"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     save(student, folder / "student.safetensors")
     for name, teacher in teachers.items():
