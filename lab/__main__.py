@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import tyro
 
 from leanformer.papers.tables import TABLES
+from leanformer.speed.asked import check_counts, device_asked, dtype_asked
+from leanformer.speed.fp8 import require_fp8
 
 from .dense import dense
 from .dense_study import dense_study
@@ -18,6 +19,7 @@ from .halves import halves
 from .imagenet import imagenet
 from .imagenet_times import imagenet_times
 from .kernel_suite import run_kernels
+from .orderings import orderings
 from .papers import papers
 from .plans import plans
 from .predict_bench import predict_bench
@@ -77,10 +79,14 @@ def suite(
     """
     if search and name != "families":
         raise ValueError(f"the suite {name} times what lf.optimize makes without its search; leave out --search")
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() and name != "cpu" else "cpu"))
+    check_counts(repeats=repeats, batches=min(batches, default=1))
+    chosen = device_asked(device or ("cpu" if name == "cpu" else None))
+    dtype = dtype_asked(dtype, chosen)
+    if fp8:
+        require_fp8(chosen, dtype)
     options = Options(
-        device=chosen, dtype=dtype or ("bfloat16" if chosen.type == "cuda" else "float32"), batches=batches,
-        repeats=1 if dry_run else repeats, only=only, fp8=fp8, workers=workers, go=go, dry_run=dry_run, output=output,
+        device=chosen, dtype=dtype, batches=batches, repeats=1 if dry_run else repeats, only=only, fp8=fp8,
+        workers=workers, go=go, dry_run=dry_run, output=output,
     )  # fmt: skip
     return run_families(options, search) if name == "families" else run_suite(name, options)
 
@@ -133,6 +139,7 @@ VERBS = {
     "plans": plans,
     "transfer": transfer,
     "seeds": seeds,
+    "orderings": orderings,
     "predict-bench": predict_bench,
     "predict-kills": predict_kills,
     "predict-million": predict_million,

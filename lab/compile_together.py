@@ -28,6 +28,8 @@ Job = Callable[..., Any]
 """A picklable call that returns its result; given `ready`, it calls that once when all but the timing is done."""
 PAUSE = 0.1
 """Seconds between two looks for the file that lets timing begin."""
+PATIENCE = 20.0
+"""Seconds that a process with its result told may take to end before the next one is timed."""
 
 
 def compile_together(jobs: Sequence[Job], workers: int, go: Path | None = None) -> Iterator[tuple[Job, Any]]:
@@ -66,7 +68,7 @@ def _in_processes(jobs: Sequence[Job], go: Path | None) -> Iterator[tuple[Job, A
         wait_for(go)
         for job, line, process, (word, result) in zip(jobs, lines, processes, heard, strict=True):
             yield job, _finished(line) if word == "ready" else result  # which says why, where nothing was left to time
-            process.join()
+            process.join(PATIENCE)
     finally:  # also where this is interrupted, or its caller wants no more
         for process in processes:
             process.terminate()

@@ -12,7 +12,7 @@ Other runtimes have rows of their own: there, both optimised forms are the expor
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,67 +22,12 @@ from leanformer import optimize
 from leanformer.core import input_of
 from leanformer.measure import Timing, count, graphed, interleave, prepare
 
+from .contest_result import FP8, OPTIMISED, TORCH, TORCHAO, Contest, is_timms
 from .peers import fp8_by_torchao, installed
 
-OPTIMISED, FP8, TORCHAO = "optimised", "fp8", "torchao's fp8"
-TORCH = "torch"
-"""The runtime in which `lf.optimize` works."""
 Call = Callable[[], Any]
 Make = Callable[[], nn.Module]
 Open = Callable[[nn.Module], Callable[[Tensor], Any]]
-
-
-@dataclass(frozen=True)
-class Contest:
-    """One lean model beside its backbone; a model that could not be made or run says why in `failed`."""
-
-    label: str
-    backbone: str
-    batch: int
-    size: int
-    dtype: str
-    runtime: str = TORCH
-    forms: dict[str, float] = field(default_factory=dict)
-    """Form → images a second: 'backbone eager', 'backbone compiled', …, 'backbone optimised', and the lean model's
-    'eager', 'compiled', 'optimised', 'fp8', "torchao's fp8, compiled"."""
-    spread: dict[str, float] = field(default_factory=dict)
-    """Form → half the range of its repeats over their median."""
-    mac_ratio: float | None = None
-    """MACs of the backbone over those of the lean model."""
-    over_timm: float | None = None
-    over_timm_spread: float | None = None
-    over_own: float | None = None
-    over_own_spread: float | None = None
-    fp8_over_timm: float | None = None
-    steps: tuple[str, ...] = ()
-    """What `lf.optimize` did to the lean model."""
-    backbone_steps: tuple[str, ...] = ()
-    errors: dict[str, float] = field(default_factory=dict)
-    """Form → error of its outputs against float32, as a share of their norm: 'optimised', and 'fp8' if asked for."""
-    failed: str = ""
-
-    @property
-    def share(self) -> float | None:
-        """How much of the saved arithmetic is saved time."""
-        return None if self.over_own is None or self.mac_ratio is None else self.over_own / self.mac_ratio
-
-    @property
-    def fastest_of_timm(self) -> float:
-        """Images a second of timm's fastest form."""
-        return max(rate for form, rate in self.forms.items() if is_timms(form))
-
-    def row(self) -> dict[str, Any]:
-        """The contest as a row of a result file."""
-        return asdict(self) | {"share": self.share}
-
-
-def is_timms(form: str) -> bool:
-    """Whether a form is the backbone as timm has it: eager or compiled, not made fast by this library or exported.
-
-    >>> [is_timms(form) for form in ("backbone compiled, graph", "backbone optimised", "compiled")]
-    [True, False, False]
-    """
-    return form.startswith(("backbone eager", "backbone compiled"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +101,7 @@ class _Entrants:
         self.models: dict[str, nn.Module] = {}
         self.steps: dict[str, tuple[str, ...]] = {}
         self.errors: dict[str, dict[str, float]] = {}
+        self.missing: dict[str, dict[str, str]] = {}
         self.failed: dict[str, str] = {}
 
     def add_backbone(self) -> None:
@@ -175,7 +121,7 @@ class _Entrants:
             for call in calls.values():
                 call()
         except Exception as error:
-            self.failed[label] = f"{type(error).__name__}: {error}"[:500]
+            self.failed[label] = _told(error)
             return
         self.calls |= {(label, form): call for form, call in calls.items()}
 
@@ -186,13 +132,27 @@ class _Entrants:
             calls |= compiled_forms(ready, images)
         calls |= self._optimised(label, lean)
         if self.conditions.fp8:
-            rounded = self.conditions.optimised(lean, fp8=True)
-            self.errors[label][FP8] = rounded.choice.error
-            calls[FP8] = functools.partial(rounded, images)
+            calls |= self._beside(label, FP8, lambda: self._rounded(label, lean, images))
             if installed("torchao"):
-                theirs = compiled_forms(fp8_by_torchao(ready), images)
-                calls |= {f"{TORCHAO}, {form}": call for form, call in theirs.items() if form != "eager"}
+                calls |= self._beside(label, TORCHAO, lambda: _rounded_by_torchao(ready, images))
         return calls
+
+    def _beside(self, label: str, form: str, make: Callable[[], dict[str, Call]]) -> dict[str, Call]:
+        """Further calls of a model; where they cannot be made or run the row goes without, and says why."""
+        try:
+            calls = make()
+            for call in calls.values():
+                call()
+        except Exception as error:
+            self.missing.setdefault(label, {})[form] = _told(error)
+            return {}
+        return calls
+
+    def _rounded(self, label: str, lean: nn.Module, images: Tensor) -> dict[str, Call]:
+        """A model made fast with fp8 products."""
+        rounded = self.conditions.optimised(lean, fp8=True)
+        self.errors[label][FP8] = rounded.choice.error
+        return {FP8: functools.partial(rounded, images)}
 
     def peer_calls(self, label: str, peer: nn.Module) -> dict[str, Call]:
         return compiled_forms(self.conditions.ready_model(peer), self.conditions.images(peer))
@@ -239,7 +199,7 @@ class _Entrants:
             over_own=over_own[0] if over_own else None, over_own_spread=over_own[1] if over_own else None,
             fp8_over_timm=timings[FP8].speedup(timings[theirs])[0] if FP8 in timings else None,
             steps=self.steps.get(base.label, ()), backbone_steps=self.steps[""],
-            errors=self.errors.get(base.label, {}),
+            errors=self.errors.get(base.label, {}), missing=self.missing.get(base.label, {}),
         )  # fmt: skip
 
 
@@ -268,8 +228,17 @@ def compiled_forms(model: nn.Module, images: Tensor, channels_last: bool = False
     return forms
 
 
+def _rounded_by_torchao(model: nn.Module, images: Tensor) -> dict[str, Call]:
+    theirs = compiled_forms(fp8_by_torchao(model), images)
+    return {f"{TORCHAO}, {form}": call for form, call in theirs.items() if form != "eager"}
+
+
 def _itself(model: nn.Module) -> nn.Module:
     return model
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
 
 
 @torch.inference_mode()

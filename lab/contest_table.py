@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from .contest import FP8, OPTIMISED, TORCH, TORCHAO, Contest
+from .contest_result import FP8, OPTIMISED, TORCH, TORCHAO, Contest
 from .tables import as_table, number
 
 

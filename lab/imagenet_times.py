@@ -16,7 +16,8 @@ from leanformer.measure import choose, commit, console, record, write_result
 
 from .arguments import device_of
 from .compile_together import compile_together
-from .contest import Conditions, Contest, run_contests
+from .contest import Conditions, run_contests
+from .contest_result import Contest
 from .contest_table import contest_table
 from .fresh_device import fresh_device
 from .imagenet import Build, pruned_students, students

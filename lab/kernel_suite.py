@@ -26,6 +26,7 @@ from leanformer.measure import (
     record,
     write_result,
 )
+from leanformer.speed.asked import device_asked, dtype_asked
 
 from .compile_together import told
 from .kernel_cases import Case, cases
@@ -57,8 +58,8 @@ def run_kernels(
     device: str | None, dtype: str, repeats: int, only: str, output: Path | None, batches: tuple[int, ...] = ()
 ) -> None:
     """Measure all cases, print them, and write them as JSON after each; cases of this commit are not measured again."""
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    kind = getattr(torch, dtype)
+    place = device_asked(device)
+    kind = getattr(torch, dtype_asked(dtype, place))
     known = {case.label: case for case in cases(batches or (256, 1))}
     chosen = [known[label] for label in choose(known, only)]
     memory, matrix = memory_rate(place), matrix_peak(place, kind)

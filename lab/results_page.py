@@ -17,7 +17,7 @@ from leanformer.measure import COMPONENTS, count, flat, read_results
 from leanformer.papers.table import Row, agrees
 from leanformer.visualise import shown
 
-from .contest import OPTIMISED, TORCH, is_timms
+from .contest_result import OPTIMISED, TORCH, is_timms
 from .studies.digest import COMMAND, digest
 from .suite_rows import SUITES, Entry
 

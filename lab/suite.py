@@ -15,7 +15,8 @@ from leanformer.export import RUNTIMES, runtime_opener
 from leanformer.measure import choose, command_line, commit, console, count, record, rows_to_resume, write_result
 
 from .compile_together import compile_together, told
-from .contest import FP8, OPTIMISED, Conditions, Contest, run_contests
+from .contest import Conditions, run_contests
+from .contest_result import FP8, OPTIMISED, Contest
 from .contest_table import contest_table
 from .fresh_device import fresh_device
 from .peers import installed as peer_installed
@@ -75,7 +76,12 @@ def run_suite(name: str, options: Options) -> int:
     contests = list(map(_contest, rows))
     console().print(contest_table(contests))
     failed = [f"{contest.label}, batch {contest.batch}: {contest.failed}" for contest in contests if contest.failed]
-    for line in failed:
+    without = [
+        f"{contest.label}, batch {contest.batch}, without {form}: {why}"
+        for contest in contests
+        for form, why in contest.missing.items()
+    ]
+    for line in failed + without:
         console().print(line, markup=False, highlight=False)
     return 1 if missing or failed else 0
 

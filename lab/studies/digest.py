@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ..contest import is_timms
+from ..contest_result import is_timms
 from ..tables import as_table
 
 COMMAND = "command"

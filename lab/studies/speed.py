@@ -16,7 +16,8 @@ from leanformer.core import fuse, write_atomically
 from leanformer.measure import compare
 
 from ..compile_together import compile_together
-from ..contest import Conditions, Contest, run_contests
+from ..contest import Conditions, run_contests
+from ..contest_result import Contest
 from ..fresh_device import fresh_device
 from .file_lock import file_lock
 from .rows import SPEEDS, known_speeds, rows_in

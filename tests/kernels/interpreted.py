@@ -124,6 +124,15 @@ def pooling(batch: int, height: int, width: int, channels: int) -> None:
     close(pool_triton.launch(x, gain, 1e-5), truth, (height, width, channels))
 
 
+def pooling_an_odd_map(odd: float) -> None:
+    """A pixel that is no finite number makes its whole image none, as in the plain form, and leaves the other image."""
+    x = torch.randn(2, 6, 20, 16)
+    x[0, 1, 1, 0] = odd
+    found = pool_triton.launch(x, torch.ones(16), 1e-5)
+    assert not found[0].isfinite().any(), odd
+    assert found[1].isfinite().all(), odd
+
+
 def thin_convolution(side: int, kernel: int, stride: int, padding: int, outputs: int, gelu: bool, last: bool) -> None:
     x, weight, bias = torch.randn(2, 3, side, side + 2), torch.randn(outputs, 3, kernel, kernel), torch.randn(outputs)
     x = x.contiguous(memory_format=torch.channels_last) if last else x
@@ -187,6 +196,8 @@ def main() -> None:
     slimming(2, 300, 20, 140, torch.float16)
     for case in ((2, 5, 7, 16), (1, 17, 9, 64), (1, 1, 3, 96)):
         pooling(*case)
+    for odd in (float("nan"), float("inf")):
+        pooling_an_odd_map(odd)
     thin_convolution(12, 3, 2, 1, 12, True, True)
     thin_convolution(13, 7, 4, 2, 20, False, False)
     print("equal")

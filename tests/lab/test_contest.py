@@ -5,7 +5,8 @@ import torch
 
 import leanformer as lf
 from lab import contest as contest_module
-from lab.contest import Conditions, Contest, compiled_forms, run_contests
+from lab.contest import Conditions, compiled_forms, run_contests
+from lab.contest_result import Contest
 from lab.contest_table import contest_table
 from leanformer.measure import Timing, timing
 
@@ -110,6 +111,26 @@ def test_fp8_products_stand_beside_the_others_and_do_not_count(vit, monkeypatch)
     assert found.fp8_over_timm is not None
     assert found.over_timm == pytest.approx(found.forms["optimised"] / found.fastest_of_timm)
     assert "its error" in [column.header for column in contest_table([found]).columns]
+
+
+def test_a_row_goes_without_fp8_products_that_cannot_be_made_and_says_why(vit, monkeypatch):
+    from leanformer.speed import fp8
+
+    monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)
+    plain = contest_module.optimize
+
+    def no_fp8(model, fp8=False, **options):
+        if fp8:
+            raise RuntimeError("no such unit")
+        return plain(model, **options)
+
+    monkeypatch.setattr(contest_module, "optimize", no_fp8)
+    monkeypatch.setattr(contest_module, "installed", lambda peer: False)
+    (found,) = run_contests("vit", vit, vit, {"EViT": lean_of(vit)}, Conditions(**HERE, fp8=True))
+    assert not found.failed
+    assert found.over_own is not None
+    assert found.fp8_over_timm is None
+    assert found.missing == {"fp8": "RuntimeError: no such unit"}
 
 
 def test_torchaos_fp8_products_are_timed_beside_ours_where_it_is_installed(vit, monkeypatch):

@@ -15,6 +15,7 @@ MODULES = {
     "leanformer.backbones.census", "leanformer.methods.evit", "leanformer.methods.sit", "leanformer.papers.evit.tables",
     "leanformer.papers.lvvit", "leanformer.papers.published", "leanformer.papers.repa.dense", "leanformer.papers.table",
     "leanformer.papers.tables", "leanformer.tasks.pyramid",
+    "leanformer.speed.asked", "leanformer.speed.fp8",
     "leanformer.data.batches", "leanformer.data.draws", "leanformer.data.kinds", "leanformer.data.reading",
     "leanformer.tasks.detection",
     "leanformer.tasks.detection_metrics", "leanformer.tasks.detector_targets", "leanformer.train.evaluation",

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import leanformer as lf
+from lab import __main__ as laboratory
 from lab import contest, families, suite
 from lab.__main__ import main
 from lab.families import MODELS, FamilyRow, judged, takes_its_methods
@@ -176,9 +177,27 @@ def test_a_search_is_of_the_families_alone(capsys):
     assert "leave out --search" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gpu", "--dtype", "bf16"], "unknown dtype 'bf16'"),
+        (["families", "--device", "cuda:99"], "device 'cuda:99' is not there"),
+        (["gpu", "--device", "cpu", "--fp8"], "fp8 products need"),
+        (["gpu", "--device", "cpu", "--repeats", "0"], "repeats is 0"),
+        (["gpu", "--device", "cpu", "--batches", "8", "0"], "batches is 0"),
+    ],
+)
+def test_what_no_row_could_be_measured_with_is_refused_before_the_first(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(suite, "compile_together", None)
+    monkeypatch.setattr(families, "compile_together", None)
+    assert main(["suite", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_rows_without_fp8_are_measured_again_where_it_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(contest, "installed", lambda peer: False)
-    monkeypatch.setattr(fp8, "require_fp8", lambda device, dtype: None)
+    for place in (fp8, laboratory):
+        monkeypatch.setattr(place, "require_fp8", lambda device, dtype: None)
     path, measured = tmp_path / "gpu.json", []
     run = suite.run_contests
     monkeypatch.setattr(suite, "run_contests", lambda *a, **k: measured.append(a[0]) or run(*a, **k))

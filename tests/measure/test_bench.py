@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 import leanformer as lf
 from leanformer.cli import main
-from leanformer.measure import bench
+from leanformer.measure import bench, results
 from leanformer.measure.load_by_others import LoadByOthers
 from leanformer.measure.repeat_runs import disagreements
 from leanformer.measure.timing import Timing, interleave
@@ -126,6 +127,19 @@ def test_bench_writes_json_with_hardware_versions_commit_and_command(tmp_path, c
     assert result["kind"] == "bench"
     assert {"when", "command", "commit", "versions", "hardware", "rows"} <= set(result)
     assert result["rows"][0]["throughput"] > 0
+
+
+def test_the_commit_is_asked_for_once_and_changes_anywhere_in_the_package_count(monkeypatch):
+    asked = []
+    monkeypatch.delenv("LEANFORMER_COMMIT", raising=False)
+    monkeypatch.setattr(results, "_ask", lambda *command: asked.append(command) or "abc")
+    results._commit_of_code.cache_clear()
+    try:
+        assert [results.commit() for _ in range(3)] == ["abc+"] * 3
+    finally:
+        results._commit_of_code.cache_clear()
+    assert [command[3] for command in asked] == ["rev-parse", "status"]
+    assert {Path(command[2]) for command in asked} == {Path(lf.__file__).parent}
 
 
 def test_kernels_are_shared_within_the_block_alone():

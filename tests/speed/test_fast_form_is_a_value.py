@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -133,6 +134,34 @@ def test_its_weights_are_there_once_and_it_stays_as_it_was_made(quick):
         fast.double()
     twin = copy.deepcopy(fast)
     assert torch.equal(twin(torch.ones(2, 3, 32, 32)), fast(torch.ones(2, 3, 32, 32)))
+
+
+def test_weights_are_not_loaded_beside_its_plain_form_and_pickles_name_the_way_to_save(quick, tmp_path):
+    fast = optimised()
+    with pytest.raises(ValueError, match=r"plain form and give that to lf\.optimize"):
+        fast.load_state_dict(fast.state_dict())
+    with pytest.raises(TypeError, match=r"lf\.save"):
+        torch.save(fast, tmp_path / "fast.pt")
+
+
+def test_it_is_measured_as_the_model_that_it_was_made_from(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEANFORMER_CACHE", str(tmp_path))
+    model = lf.create("vit", depth=1, **SMALL)
+    how = {"device": "cpu", "batches": [2], "modes": ["eager", "compiled"], "repeats": 2}
+    rows = lf.measure.compare({"plain": model, "fast": optimised(lf.fuse(model))}, **how).rows
+    assert {(row.model, row.mode) for row in rows} == {(m, f) for m in ("plain", "fast") for f in how["modes"]}
+
+
+def test_a_call_waits_for_the_last_one_on_another_stream_unless_it_is_recorded(quick, monkeypatch):
+    fast, streams = optimised(), [Mock(), Mock(), Mock()]
+    calls, recorded = [streams[0], streams[1], streams[2], streams[1]], [False, False, True, False]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: calls[-len(recorded) - 1])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recorded.pop(0))
+    for _ in calls:
+        fast._wait_for_last_call()
+    assert streams[1].wait_stream.call_args_list == [call(streams[0])]
+    assert not streams[0].wait_stream.called
+    assert not streams[2].wait_stream.called
 
 
 def test_optimising_again_starts_from_the_plain_form(quick):

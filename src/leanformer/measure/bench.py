@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import nn
 
-from ..core import OptimisesInside, card_of, input_of
+from ..core import OptimisesInside, card_of, input_of, plain_of
 from .comparison_table import comparison_table
 from .counting import count
 from .energy import joules
@@ -105,7 +105,7 @@ def compare(
     """Measure models side by side; the first is what the speed-ups of the others are over.
 
     Args:
-        models: the models, by name or in a row.
+        models: the models, by name or in a row; an optimised one counts as the model that it was made from.
         device: by default the GPU if there is one.
         batches: batch sizes; by default 1 and one that fills the device.
         dtypes: float32, bfloat16 or float16; by default bfloat16 on a GPU and float32 on a CPU.
@@ -124,6 +124,7 @@ def compare(
     batches = batches or ((1, 256) if device.type == "cuda" else (1, 16))
     dtypes = dtypes or (("bfloat16",) if device.type == "cuda" else ("float32",))
     named = dict(models) if isinstance(models, Mapping) else _named(models)
+    named = {name: plain_of(model) for name, model in named.items()}
     known, machine = dict(runtimes or {}), LoadByOthers()
     opened = functools.cache(lambda mode, model: known[mode](model))  # exported once, whatever the batch sizes
     modes = (*modes, *known)

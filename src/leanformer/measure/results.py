@@ -6,6 +6,7 @@ Tables and figures are rendered from these files and from nothing else.
 """
 
 import datetime
+import functools
 import json
 import os
 import platform
@@ -45,7 +46,7 @@ def hardware(device: torch.device | str = "cpu") -> dict[str, Any]:
             "gpu": properties.name,
             "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
             "cuda": torch.version.cuda,
-            "driver": _ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+            "driver": _driver(),
         }
     else:
         found["threads"] = torch.get_num_threads()
@@ -84,10 +85,7 @@ def commit() -> str | None:
     >>> commit()  # doctest: +SKIP
     '43bf36c…'
     """
-    git = ("git", "-C", str(Path(__file__).parent))
-    told = environment("LEANFORMER_COMMIT")
-    head = told or _ask(*git, "rev-parse", "HEAD")
-    return f"{head}+" if head and not told and _ask(*git, "status", "--porcelain", "-uno", ".") else head
+    return environment("LEANFORMER_COMMIT") or _commit_of_code()
 
 
 def command(arguments: Sequence[str]) -> str:
@@ -221,6 +219,19 @@ def _cpu_name() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+@functools.cache
+def _commit_of_code() -> str | None:
+    """Asked once a process, as every row of a result names it; all files of the package count."""
+    git = ("git", "-C", str(Path(__file__).parents[1]))
+    head = _ask(*git, "rev-parse", "HEAD")
+    return f"{head}+" if head and _ask(*git, "status", "--porcelain", "-uno", ".") else head
+
+
+@functools.cache
+def _driver() -> str | None:
+    return _ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 
 def _ask(*command: str) -> str | None:

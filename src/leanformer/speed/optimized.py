@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from rich.table import Table
@@ -152,7 +152,12 @@ class Optimized(nn.Module):
             return self._graph()[: len(images)].clone()
 
     def _wait_for_last_call(self) -> None:
-        """On the device, where it came on another stream: it may still be reading and writing the same memory."""
+        """On the device, where it came on another stream: it may still be reading and writing the same memory.
+
+        Not while a caller records a graph of its own, in which nothing outside of it can be waited for.
+        """
+        if torch.cuda.is_current_stream_capturing():
+            return
         stream = torch.cuda.current_stream(self._example.device)
         if self._stream is not None and self._stream != stream:
             stream.wait_stream(self._stream)
@@ -190,6 +195,15 @@ class Optimized(nn.Module):
         compiled = Compiled(copy.deepcopy(self.module, memo))
         new = Optimized(compiled, copy.deepcopy(self._plain[0], memo), copy.deepcopy(self.choice), self._example)
         return set_card(new, card_of(self))  # type: ignore[return-value]
+
+    def load_state_dict(self, *given: Any, **named: Any) -> NoReturn:
+        """Refused: the plain form, which is what files and other formats are made from, would keep its weights."""
+        raise ValueError(
+            "weights are not loaded into an optimised model: load them into its plain form and give that to lf.optimize"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("an optimised model cannot be pickled: write it with lf.save and read it with lf.load")
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Optimized":
         probe = self._example[:0]

@@ -82,7 +82,8 @@ def _pool_kernel(
     sums_ptr += image * 2 * SPLIT
     mean = tl.sum(tl.load(sums_ptr + tl.arange(0, SPLIT))) / count
     square = tl.sum(tl.load(sums_ptr + SPLIT + tl.arange(0, SPLIT))) / count
-    rstd = tl.rsqrt(tl.maximum(square - mean * mean, 0.0) + eps)
+    variance = square - mean * mean
+    rstd = tl.rsqrt(tl.where(variance < 0, 0.0, variance) + eps)  # what is no number stays so, which a maximum loses
 
     cols = part % blocks * BLOCK + tl.arange(0, BLOCK)
     w = part // blocks % strips * ACROSS + tl.arange(0, ACROSS)
