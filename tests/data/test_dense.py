@@ -79,6 +79,12 @@ def test_what_is_wrong_in_a_coco_file_is_counted_and_told(tmp_path):
     assert len(target.without_crowds().labels) == 0
 
 
+@pytest.mark.parametrize("area", [-5, float("nan"), float("inf"), None, "large"])
+def test_an_object_of_no_area_that_could_be_is_as_large_as_its_box(tmp_path, area):
+    data = open_scenes(coco(tmp_path, [an_object([2, 3, 6, 4], area=area)]), "val", "boxes")
+    assert data.picture(0)[1].areas.tolist() == [24]
+
+
 def test_masks_of_another_size_and_objects_without_one_are_left_out_where_masks_are_wanted(tmp_path):
     other, square = {"counts": [4], "size": [2, 2]}, [[2, 3, 8, 3, 8, 7, 2, 7]]
     root = coco(tmp_path, [an_object([1, 1, 3, 3], segmentation=each, area=5) for each in (other, square, None)])
@@ -167,7 +173,7 @@ def voc(root: Path) -> Path:
     (root / "Annotations").mkdir()
     box = "<object><name>{}</name><difficult>{}</difficult><bndbox>" + "".join(
         f"<{side}>{{}}</{side}>" for side in ("xmin", "ymin", "xmax", "ymax")) + "</bndbox></object>"  # fmt: skip
-    objects = [("dog", 0, 1, 1, 20, 16), ("cat", 1, 3, 3, 9, 9), ("dog", 0, 30, 1, 40, 9)]
+    objects = [(" dog\n", 0, 1, 1, 20, 16), ("cat", 1, 3, 3, 9, 9), ("dog", 0, 30, 1, 40, 9)]
     size = "<size><width>20</width><height>16</height></size>"
     text = f"<annotation>{size}{''.join(box.format(*each) for each in objects)}</annotation>"
     (root / "Annotations" / "a.xml").write_text(text)

@@ -252,6 +252,22 @@ def test_data_that_number_classes_otherwise_or_hold_nothing_to_judge_by_are_refu
             lf.tasks.evaluate(small_detector(side=32), scenes_of([picture], [target], CLASSES), device="cpu", workers=0)
 
 
+def test_data_with_two_classes_of_one_name_are_judged(tmp_path, coco_folder):
+    for path in (coco_folder / "annotations").glob("*.json"):
+        found = json.loads(path.read_text())
+        found["categories"] = [{**each, "name": "shape"} for each in found["categories"]]
+        path.write_text(json.dumps(found))
+    model = lf.core.set_classes(small_detector(), ["shape", "shape"])
+    assert lf.tasks.evaluate(model, str(coco_folder), device="cpu", workers=0).classes == ("shape", "shape")
+
+
+@pytest.mark.parametrize("option", ["classes=3", "kind=1", "backbone=x", "colour=1"])
+def test_what_is_no_option_of_a_detector_is_told_with_those_that_it_has(option, tmp_path, coco_folder, capsys):
+    spec, run = f"retinanet:{option}", ["--data", str(coco_folder), "--output", str(tmp_path / "run")]
+    assert main(["train", "poolformer_s12", "--detector", spec, *run]) == 2
+    assert f"retinanet has no option '{option.partition('=')[0]}'; its options: levels" in capsys.readouterr().err
+
+
 def test_what_was_left_out_of_the_annotations_is_told_beside_a_judgement(tmp_path, coco_folder, capsys):
     path = coco_folder / "annotations" / "instances_val.json"
     content = json.loads(path.read_text())

@@ -128,7 +128,7 @@ def test_regions_are_pooled_as_torchvision_pools_them():
     corners = torch.rand(2, 30, 2, 2).sort(2)[0] * torch.tensor([384.0, 256.0])
     regions, pooler = corners.flatten(2), MultiScaleRoIAlign(["0", "1", "2"], 7, 2, canonical_scale=56)
     theirs = pooler(maps, list(regions), [(256, 384)] * 2)
-    torch.testing.assert_close(pool(maps, rois_of(regions), 256, pooler), theirs)
+    torch.testing.assert_close(pool(maps, rois_of(regions), pooler), theirs)
 
 
 @pytest.mark.parametrize("kind", ["faster_rcnn", "mask_rcnn"])

@@ -1,5 +1,6 @@
 """Detectors around lean backbones: torchvision's convention, cards, fusing proven on boxes, published counts."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -173,6 +174,7 @@ def test_the_normalisation_is_the_backbones_and_unknown_options_are_refused():
         ({"channels": 0}, "channels must be a whole number from 1"),
         ({"min_size": 900, "max_size": 800}, "max_size 800 is below min_size 900"),
         ({"levels": (7,)}, "levels are from 0 to 3"),
+        ({"levels": 2}, "levels are from 0 to 3 here, finest first, each once; not 2"),
     ):
         with pytest.raises(ValueError, match=words):
             lf.tasks.detector("retinanet", body, 2, **wrong)
@@ -205,3 +207,42 @@ def test_parameters_and_macs_are_those_that_papers_print_for_coco(kind, name, pa
     assert found.parameters / 1e6 == pytest.approx(params, abs=0.06)
     if macs is not None:
         assert found.macs / 1e9 == pytest.approx(macs, rel=0.01)
+
+
+@torch.no_grad()
+def test_regions_are_pooled_from_where_they_lie_whatever_pictures_came_before():
+    torch.manual_seed(4)
+    detector = lf.tasks.detector("faster_rcnn", backbone(), 2, **{**SMALL, "max_size": 512, "score_threshold": 0.0})
+    for parameter in detector.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+    detector, picture, panorama = detector.eval(), torch.rand(3, 64, 80), torch.rand(3, 40, 512)
+    alone = copy.deepcopy(detector)([picture])[0]
+    detector([panorama])  # 40 pixels high, and 24 of padding below
+    after = detector([picture])[0]
+    assert len(after["scores"])
+    for name, wanted in alone.items():
+        assert torch.equal(after[name], wanted), name
+
+
+@pytest.mark.parametrize(("patch", "levels"), [(12, None), (20, (0, 1, 2))])
+def test_places_are_right_where_strides_are_no_powers_of_two(patch, levels):
+    vit = lf.create("vit", img_size=4 * patch, patch_size=patch, embed_dim=16, depth=1, num_heads=2, num_classes=2)
+    detector: Any = lf.tasks.detector("faster_rcnn", vit, 2, **SMALL, levels=levels).eval()
+    images = detector.transform([torch.rand(3, 64, 96)])[0].tensors
+    maps = detector.backbone(images).values()
+    for stride, x in zip(detector.backbone.features.strides, maps):
+        assert (x.shape[2] * stride, x.shape[3] * stride) == images.shape[2:]
+    detector(pictures())
+    assert detector.roi_heads.box_roi_pool.scales == [1 / stride for stride in detector.backbone.features.strides]
+
+
+def test_a_detector_learns_from_large_regions_of_maps_between_which_one_is_left_out():
+    torch.manual_seed(5)
+    detector: Any = lf.tasks.detector("faster_rcnn", backbone(), 2, channels=16, min_size=320, max_size=320,
+                                      levels=(0, 2))  # fmt: skip
+    boxes = torch.tensor([[10.0, 10.0, 300.0, 300.0], [10.0, 10.0, 40.0, 40.0], [10.0, 10.0, 170.0, 170.0]])
+    which = detector.roi_heads.box_roi_pool.map_levels([boxes])
+    assert which.tolist() == [1, 0, 0]
+    losses = detector.train()([torch.rand(3, 320, 320)], [{"boxes": boxes, "labels": torch.tensor([1, 1, 2])}])
+    assert all(loss.isfinite() for loss in losses.values())

@@ -113,6 +113,19 @@ def test_what_the_exporter_lacks_is_said_in_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_detectors_file_cannot_have_is_refused_in_words(tmp_path):
+    model, path = vit_detector(), tmp_path / "boxes.onnx"
+    with pytest.raises(ValueError, match="preprocess is for classifiers"):
+        lf.export.onnx(model, path, preprocess=(64, 64), size=(64, 90))
+    with pytest.raises(ValueError, match=r"takes detectors in float32, not bfloat16; convert with model\.float\(\)"):
+        lf.export.onnx(vit_detector().bfloat16(), path)
+    with pytest.raises(ValueError, match="images for the comparison are none"):
+        lf.export.onnx(model, path, size=(64, 90), images=[])
+    with pytest.raises(ValueError, match="give one size"):  # as where no size is given
+        lf.export.onnx(model, path, size="any")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.exhaustive
 def test_a_vit_under_a_detector_is_exported_for_one_size_that_is_not_square(tmp_path):
     written = lf.export.onnx(vit_detector(), tmp_path / "vit.onnx", size=(64, 90))

@@ -134,3 +134,5 @@ def test_weights_for_one_plane_and_unknown_levels_are_refused():
         lf.features(lf.apply(small("vit"), lf.TokenMixer(mixer="spatial_fc")))
     with pytest.raises(ValueError, match="levels are from 0 to 3"):
         lf.features(small("poolformer"), levels=(3, 4))
+    with pytest.raises(ValueError, match="levels are from 0 to 3 here, finest first, each once; not 2"):
+        lf.features(small("poolformer"), levels=2)

@@ -61,6 +61,8 @@ def export(
 
     at_least(1, preprocess=preprocess, size=size, calibration_images=calibration_images, repeats=repeats, opset=opset)
     one_of(("static", "dynamic"), int8=int8)
+    if any_size and size is not None:
+        raise ValueError("--size and --any-size contradict each other; give one of them")
     files.refuse(formats, int8, calibration, preprocess, data)
     paths = {name: files.path_of(output, name, len(formats) > 1) for name in formats}
     output_files(*paths.values(), folders=False)

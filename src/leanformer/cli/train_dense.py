@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -81,9 +82,8 @@ class Dense:
         if classes is None:
             wanted = "label_map" if self.task.name == "segmentation" else "masks" if name == "mask_rcnn" else "boxes"
             classes = open_scenes(data, "val", wanted).num_classes
-        make = _maker(self.task.name)
-        known = [key for key, each in inspect.signature(make).parameters.items() if each.kind is each.KEYWORD_ONLY]
-        wrong = [key for key in options if key not in known] if known else []  # a detector tells by itself
+        make, known = _maker(self.task.name)
+        wrong = [key for key in options if key not in known]
         if wrong:
             raise ValueError(f"{name} has no option '{wrong[0]}'; its options: {', '.join(known)}")
         return make(name, model, classes=classes, **options)
@@ -110,7 +110,12 @@ class Dense:
         return role, found
 
 
-def _maker(task: str) -> Any:
+def _maker(task: str) -> tuple[Any, list[str]]:
+    """What makes a model around a backbone, and the options that it takes beside backbone and classes."""
     from .. import tasks
+    from ..tasks.detector_options import Options
 
-    return tasks.detector if task == "detection" else tasks.segmenter
+    if task == "detection":
+        return tasks.detector, [field.name for field in dataclasses.fields(Options)]
+    parameters = inspect.signature(tasks.segmenter).parameters
+    return tasks.segmenter, [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]

@@ -5,6 +5,7 @@ FOLDER/annotations/instances_train2017.json        FOLDER/train2017/000000000009
 
 import importlib.util
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,8 +138,9 @@ def _object(
     if mask is not None and not is_drawable(mask, width * height):
         left_out["objects with a broken mask were left out"] += 1
         return None
-    area = found.get("area")
-    area = float(area) if isinstance(area, int | float) else (box[2] - box[0]) * (box[3] - box[1])
+    area: Any = found.get("area")
+    known = isinstance(area, int | float) and 0 <= area < math.inf
+    area = float(area) if known else (box[2] - box[0]) * (box[3] - box[1])
     return CocoObject(box, number[found["category_id"]], bool(found.get("iscrowd", 0)), area, mask)
 
 

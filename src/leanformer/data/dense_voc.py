@@ -81,7 +81,7 @@ def read_boxes(path: Path) -> tuple[tuple[float, float], list[tuple[str, Box, bo
         for each in tree.iter("object"):
             sides = [float(each.findtext(f"bndbox/{side}", "nan")) for side in ("xmin", "ymin", "xmax", "ymax")]
             box = (sides[0] - 1, sides[1] - 1, sides[2], sides[3])
-            objects.append((str(each.findtext("name")), box, each.findtext("difficult", "0").strip() == "1"))
+            objects.append((str(each.findtext("name")).strip(), box, each.findtext("difficult", "0").strip() == "1"))
     except (xml.ParseError, ValueError, OSError) as error:
         raise ValueError(f"{path} is no annotation of VOC: {error}") from error
     if not all(side > 0 for side in size):

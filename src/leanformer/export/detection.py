@@ -17,7 +17,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ def detector_to_onnx(
     *,
     opset: int,
     fused: bool = True,
-    size: tuple[int, int] | None = None,
+    size: tuple[int, int] | Literal["any"] | None = None,
     images: Sequence[Tensor] | None = None,
     score: float = SCORE,
 ) -> Exported:
@@ -88,13 +88,17 @@ def detector_to_onnx(
         path: the file, called something.onnx.
         opset: the operator set.
         fused: fuse first.
-        size: height and width of the images; None: any.
+        size: height and width of the images; None, or "any": any.
         images: real ones (C, H, W), 0 to 1, for the comparison; best of several sizes. By default random ones.
         score: boxes above it are compared.
 
     Raises:
         Drift: if a box above the score is missing, moved, or of another label; no file is left.
     """
+    size = None if size == "any" else size
+    _check_dtype(model)
+    if images is not None and not len(images):
+        raise ValueError("images for the comparison are none; give some, or leave images out for random ones")
     given: Any = copy.deepcopy(model).cpu().eval()
     source: Any = source_of(given, fused)
     shown = list(images) if images is not None else _random(given, size)
@@ -126,6 +130,13 @@ def detector_to_onnx(
     notes = {"boxes": boxes, "score": score, "sizes": sorted({tuple(x.shape[1:]) for x in shown})}
     counts = (0, len(shown)) if images is not None else (len(shown), 0)
     return Exported(path, "onnx", Parity(error, *counts), file_size(path), notes)
+
+
+def _check_dtype(model: nn.Module) -> None:
+    """Refuse weights of another precision than float32, which the images of the file have."""
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    if dtype != "float32":
+        raise ValueError(f"onnx takes detectors in float32, not {dtype}; convert with model.float()")
 
 
 def open_detector(path: str | Path) -> Callable[[Tensor], Boxes]:

@@ -18,8 +18,9 @@ OPSET = 20
 def to_onnx(model: nn.Module, path: str | Path, *, opset: int = OPSET, **options: Any) -> Exported:
     """Write an ONNX file for any batch size and compare it with the model in ONNX Runtime; see `export`.
 
-    A detector goes through `detector_to_onnx`, whose options it takes. A segmenter's file takes images of the size on
-    its card, of `size=(height, width)`, or with `size="any"` of any.
+    A detector goes through `detector_to_onnx`, whose options it takes; its file takes images of any size, or of
+    `size=(height, width)`. A segmenter's takes those of the size on its card, of `size=(height, width)`, or with
+    `size="any"` of any.
 
     >>> import leanformer as lf
     >>> lf.export.onnx(lf.create("deit_tiny_patch16_224"), "lean.onnx").parity.error  # doctest: +SKIP
@@ -30,6 +31,8 @@ def to_onnx(model: nn.Module, path: str | Path, *, opset: int = OPSET, **options
 
         ONNX.require()
         ONNX.check_name(Path(path))
+        if options.pop("preprocess", None) is not None:
+            raise ValueError("preprocess is for classifiers: a detector's file resizes and normalises by itself")
         return detector_to_onnx(plain_of(model), Path(path), opset=opset, **options)
     return export(model, path, ONNX, opset=opset, **options)
 

@@ -14,10 +14,47 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.ops import nms, roi_align
+from torchvision.ops import MultiScaleRoIAlign, nms, roi_align
+from torchvision.ops.poolers import LevelMapper
 
 from .detector_losses import mask_loss, region_losses
 from .detector_targets import BELOW, BETWEEN, Objects, decode, match, of_matched, padded, sample, within
+
+
+class MapOfRegion(LevelMapper):
+    """Which map suits the size of a region: torchvision's choice, of maps that may leave out one between two others.
+
+    >>> suits = MapOfRegion((4, 16))
+    >>> suits([torch.tensor([[0.0, 0.0, 170.0, 170.0], [0.0, 0.0, 300.0, 300.0]])])
+    tensor([0, 1])
+    """
+
+    def __init__(self, strides: Sequence[int]):
+        powers = [round(math.log2(stride)) for stride in strides]
+        super().__init__(powers[0], powers[-1])
+        self.further = [power - powers[0] for power in powers[1:]]
+
+    def __call__(self, boxlists: list[Tensor]) -> Tensor:
+        level = super().__call__(boxlists)  # (n,), as if there were a map for each
+        index = torch.zeros_like(level)
+        for each in self.further:
+            index = index + (level >= each)
+        return index
+
+
+def pooler_of(strides: Sequence[int], side: int) -> MultiScaleRoIAlign:
+    """torchvision's pooling of regions, from maps of these strides.
+
+    Left alone it would guess the strides from the first pictures that it sees, which is wrong where these are mostly
+    padding, and keep what it guessed.
+
+    Args:
+        strides: of the maps, finest first, which are called 0, 1, …
+        side: places along each side of what is pooled.
+    """
+    pooler = MultiScaleRoIAlign([str(level) for level in range(len(strides))], side, sampling_ratio=2)
+    pooler.scales, pooler.map_levels = [1 / stride for stride in strides], MapOfRegion(strides)
+    return pooler
 
 
 @torch.no_grad()
@@ -81,27 +118,26 @@ def choose(regions: Tensor, there: Tensor, objects: Objects, heads: Any) -> tupl
 
 
 def learn_regions(
-    maps: dict[str, Tensor], chosen: tuple[Tensor, Tensor, Tensor], height: int, objects: Objects, heads: Any
+    maps: dict[str, Tensor], chosen: tuple[Tensor, Tensor, Tensor], objects: Objects, heads: Any
 ) -> dict[str, Tensor]:
     """The losses of the heads that see regions.
 
     Args:
         maps: name → (B, C, H, W).
         chosen: what `choose` gave.
-        height: of the images.
         objects: what the pictures hold.
         heads: torchvision's.
     """
     regions, found, labels = chosen
     rois = rois_of(regions)  # (B·S, 5)
-    logits, moves = heads.box_predictor(heads.box_head(pool(maps, rois, height, heads.box_roi_pool)))
+    logits, moves = heads.box_predictor(heads.box_head(pool(maps, rois, heads.box_roi_pool)))
     classes, boxes = region_losses(logits, moves, regions, found, labels, objects, heads.box_coder)
     losses = {"loss_classifier": classes, "loss_box_reg": boxes}
     if heads.has_mask():
         assert objects.masks is not None
         counts = (labels > 0).sum(1).tolist()  # the device is waited for
         rows = (labels.flatten() > 0).nonzero()[:, 0]
-        seen = heads.mask_head(pool(maps, rois[rows], height, heads.mask_roi_pool))
+        seen = heads.mask_head(pool(maps, rois[rows], heads.mask_roi_pool))
         losses["loss_mask"] = mask_loss(
             heads.mask_predictor(seen), rois[rows, 1:], found.flatten()[rows], labels.flatten()[rows], counts,
             objects.masks,
@@ -115,26 +151,21 @@ def rois_of(regions: Tensor) -> Tensor:
     return torch.cat([number[:, None, None].expand(-1, regions.shape[1], 1), regions], 2).flatten(0, 1)
 
 
-def pool(maps: dict[str, Tensor], rois: Tensor, height: int, pooler: Any) -> Tensor:
+def pool(maps: dict[str, Tensor], rois: Tensor, pooler: Any) -> Tensor:
     """What the maps show in regions (n, 5), each from the map that suits its size: (n, C, s, s).
 
     Args:
         maps: name → (B, C, H, W).
         rois: the number of the picture, and the region.
-        height: of the images.
-        pooler: torchvision's, for its settings.
+        pooler: torchvision's, of `pooler_of`.
     """
     chosen = [maps[name] for name in pooler.featmap_names if name in maps]
-    scales = [2.0 ** round(math.log2(each.shape[2] / height)) for each in chosen]
-    first, last = -math.log2(scales[0]), -math.log2(scales[-1])
-    area = (rois[:, 3] - rois[:, 1]) * (rois[:, 4] - rois[:, 2])
-    level = pooler.canonical_level + (area.sqrt() / pooler.canonical_scale).log2() + 1e-6
-    level = (level.floor().clamp(first, last) - first).long()  # (n,)
+    level = pooler.map_levels([rois[:, 1:]])  # (n,)
     order = level.argsort(stable=True)
     counts = torch.bincount(level, minlength=len(chosen)).tolist()  # the device is waited for, once
     parts = [
         roi_align(each, part, pooler.output_size, scale, pooler.sampling_ratio)
-        for each, part, scale in zip(chosen, rois[order].split(counts), scales)
+        for each, part, scale in zip(chosen, rois[order].split(counts), pooler.scales, strict=True)
     ]
     pooled = torch.cat(parts)
     return pooled.new_zeros(pooled.shape).index_copy(0, order, pooled)

@@ -21,7 +21,6 @@ from torchvision.models import detection
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
-from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from ..backbones import create
@@ -30,7 +29,7 @@ from ..lazy import AROUND
 from .detector_base import Detector, Pyramid
 from .detector_losses import anchor_losses, proposal_losses
 from .detector_options import Options, parse_options
-from .detector_regions import choose, learn_regions, propose
+from .detector_regions import choose, learn_regions, pooler_of, propose
 from .detector_targets import Objects
 from .pyramid import Features, backbone_from, body_of, card_around, count_of, strides_of
 
@@ -111,9 +110,7 @@ class _TwoStages(Detector):
         anchors = self.anchors(self.rpn.anchor_generator, images, list(maps.values()))
         regions = propose(objectness[..., 0].detach(), moves.detach(), anchors, counts, objects.sizes, self.rpn)
         whether, where = proposal_losses(objectness[..., 0], moves, anchors, objects, self.rpn)
-        losses = learn_regions(
-            maps, choose(*regions, objects, self.roi_heads), images.shape[2], objects, self.roi_heads
-        )
+        losses = learn_regions(maps, choose(*regions, objects, self.roi_heads), objects, self.roi_heads)
         return {**losses, "loss_objectness": whether, "loss_rpn_box_reg": where}
 
     def dense_heads(self, images: Tensor) -> Any:
@@ -156,10 +153,10 @@ class MaskRCNN(_TwoStages, detection.MaskRCNN):
     """Faster R-CNN with a mask of each box."""
 
     def __init__(self, features: Features, num_classes: int, options: Options):
-        width, names = options.channels, [str(level) for level in range(len(features.strides))]
+        width = options.channels
         detection.MaskRCNN.__init__(
             self, num_classes=None, **_two_stages(features, num_classes, options),
-            mask_roi_pool=MultiScaleRoIAlign(names, output_size=14, sampling_ratio=2),
+            mask_roi_pool=pooler_of(features.strides, 14),
             mask_head=MaskRCNNHeads(width, (width,) * 4, 1),
             mask_predictor=MaskRCNNPredictor(width, width, num_classes + 1),
         )  # fmt: skip
@@ -178,13 +175,12 @@ class MaskRCNN(_TwoStages, detection.MaskRCNN):
 
 def _two_stages(features: Features, num_classes: int, options: Options) -> dict[str, Any]:
     strides = (*features.strides, 2 * features.strides[-1])
-    names = [str(level) for level in range(len(features.strides))]
     hidden = 4 * options.channels
     return {
         "backbone": Pyramid(features, options.channels, LastLevelMaxPool()),
         **_sizes(features, options),
         "rpn_anchor_generator": AnchorGenerator(tuple((8 * s,) for s in strides), (RATIOS,) * len(strides)),
-        "box_roi_pool": MultiScaleRoIAlign(names, output_size=7, sampling_ratio=2),
+        "box_roi_pool": pooler_of(features.strides, 7),
         "box_head": TwoMLPHead(options.channels * 7 * 7, hidden),
         "box_predictor": detection.faster_rcnn.FastRCNNPredictor(hidden, num_classes + 1),
         "box_score_thresh": options.score_threshold,
@@ -198,7 +194,8 @@ def _sizes(features: Features, options: Options) -> dict[str, Any]:
     view = input_of(features.body)
     mean, std = options.mean or view["mean"], options.std or view["std"]
     sides = {"min_size": options.min_size, "max_size": options.max_size}
-    return {**sides, "image_mean": list(mean), "image_std": list(std), "size_divisible": max(32, features.multiple)}
+    divisible = features.multiple * -(-32 // features.multiple)  # 32, or more where that is no whole number of patches
+    return {**sides, "image_mean": list(mean), "image_std": list(std), "size_divisible": divisible}
 
 
 KINDS: dict[str, type[Any]] = {"retinanet": RetinaNet, "faster_rcnn": FasterRCNN, "mask_rcnn": MaskRCNN}

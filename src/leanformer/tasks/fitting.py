@@ -113,7 +113,7 @@ def evaluate(
 def _check_order(known: Sequence[str], scenes: Scenes) -> None:
     """Refuse data that number a class otherwise than the model that knows it by the same name."""
     for number, name in enumerate(known):
-        if name in scenes.classes and scenes.classes.index(name) != number:
+        if name in scenes.classes and scenes.classes[number : number + 1] != (name,):
             other = scenes.classes.index(name)
             raise ValueError(
                 f"the class '{name}' is number {number} of the model and number {other} of {scenes.name}, so that "

@@ -267,8 +267,8 @@ def _staged(body: Any) -> bool:
 
 
 def _chosen(levels: Sequence[int] | None, count: int) -> tuple[int, ...]:
-    chosen = tuple(range(count)) if levels is None else tuple(levels)
-    known = all(isinstance(level, int) and 0 <= level < count for level in chosen)
+    chosen = tuple(range(count)) if levels is None else tuple(levels) if isinstance(levels, Sequence) else levels
+    known = isinstance(chosen, tuple) and all(isinstance(level, int) and 0 <= level < count for level in chosen)
     if not chosen or not known or list(chosen) != sorted(set(chosen)):
         raise ValueError(f"levels are from 0 to {count - 1} here, finest first, each once; not {chosen}")
     return chosen
