@@ -20,13 +20,17 @@ LEAN = [*TINY, "--apply", "evit"]
 
 @pytest.fixture
 def pack(tmp_path) -> str:
-    pixels = np.random.default_rng(0).integers(0, 255, (6, 32, 32, 3), np.uint8)
+    return pack_of(tmp_path)
+
+
+def pack_of(folder, seed: int = 0) -> str:
+    pixels = np.random.default_rng(seed).integers(0, 255, (6, 32, 32, 3), np.uint8)
     files = []
     for image in pixels:
         file = io.BytesIO()
         Image.fromarray(image).save(file, "PNG")
         files.append(file.getvalue())
-    return f"pack:{write_pack(tmp_path / 'set.npz', files, range(6))}"
+    return f"pack:{write_pack(folder / 'set.npz', files, range(6))}"
 
 
 def test_every_combination_has_a_row(capsys, pack, tmp_path):
@@ -93,6 +97,15 @@ def test_rows_of_other_weights_options_arguments_or_splits_are_not_resumed(capsy
         assert "another run" in capsys.readouterr().err
     lf.save(randomise(plain), saved)
     assert main(ours) == 2
+    assert "another run" in capsys.readouterr().err
+
+
+def test_rows_of_as_many_other_images_of_the_same_name_are_not_resumed(capsys, pack, tmp_path):
+    (tmp_path / "other").mkdir()
+    other, output = pack_of(tmp_path / "other", seed=1), str(tmp_path / "sweep.json")
+    command = ["sweep", *LEAN, "--vary", "keep_rate=0.5", "--output", output, "--data"]
+    assert [main([*command, pack]), main([*command, pack])] == [0, 0]
+    assert main([*command, other]) == 2
     assert "another run" in capsys.readouterr().err
 
 

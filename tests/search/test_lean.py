@@ -220,6 +220,36 @@ def test_a_training_that_loses_is_not_kept(teacher, data, tmp_path):
     assert all(torch.equal(result.model.state_dict()[name], tensor) for name, tensor in teacher.state_dict().items())
 
 
+def test_what_training_cannot_take_is_refused_before_anything_is_timed(teacher, data, monkeypatch):
+    monkeypatch.setattr(job.Job, "_costs", lambda _: pytest.fail("timed"))
+    large = lf.recipes.finetune(epochs=1, batch_size=256)
+    with pytest.raises(ValueError, match="a batch of 256 is more than the 44 images"):
+        lf.lean(teacher, data, speedup=1.3, recipe=large, **QUICK)
+    grey = data[0][:, :1].contiguous()
+    with pytest.raises(ValueError, match="1 channels, but the model takes 3"):
+        lf.lean(teacher, grey, judge=data, speedup=1.3, **QUICK)
+
+
+def test_a_training_that_loses_is_told_of_by_what_it_is_judged_by(teacher, data, monkeypatch):
+    """Answers can agree more often, and yet be further from the model's."""
+    verdicts = {"before": Verdict([0.1] * 4, [1, 1, 0, 0]), "after": Verdict([0.2] * 4, [1, 1, 1, 0])}
+    monkeypatch.setattr("leanformer.search.judge.Judge.__call__", lambda *_: verdicts["before"])
+    monkeypatch.setattr("leanformer.search.judge.Judge.verdict", lambda *_: verdicts["after"])
+    lines: list[str] = []
+    asked = {**QUICK, "quiet": False, "said": lines.append}
+    result = lf.lean(teacher, data, speedup=1.3, epochs=1, **asked)
+    told_of = result.record["distilled"]
+    assert (told_of["kept"], told_of["loss_before"], told_of["loss_after"]) == ("fitted", 0.1, 0.2)
+    (line,) = [line for line in lines if "further from the model's" in line]
+    assert "divergence 0.1 → 0.2" in line
+
+
+def test_shared_weights_of_plans_that_change_nothing_are_not_trained(teacher, data, monkeypatch):
+    monkeypatch.setattr(Distiller, "distilled", lambda *_, **__: pytest.fail("trained"))
+    result = lf.lean(teacher, data, curve=(1.0,), shared=True, epochs=1, **QUICK)
+    assert (result.plan, result.met) == (Plan((32, 32)), True)
+
+
 def test_a_curve_has_a_model_for_each_speed(teacher, data, tmp_path):
     result = lf.lean(teacher, data, curve=(1.6, 1.3), train=False, output=tmp_path, **QUICK)
     assert [round(each.speedup, 1) for each in result.curve] == [1.3, 1.6]
@@ -249,6 +279,15 @@ def test_a_target_out_of_reach_names_the_fastest_plan_and_what_it_loses(teacher,
     (line,) = [line for line in lines if "nothing takes" in line]
     assert "times as fast" in line
     assert "% of the images" in line
+
+
+def test_the_model_itself_is_not_timed_against_itself_where_nothing_is_faster(teacher, data, monkeypatch):
+    monkeypatch.setattr(Explorer, "fastest", lambda _: Plan((32, 32)))
+    monkeypatch.setattr(Chooser, "_measured", lambda *_: pytest.fail("timed"))
+    lines: list[str] = []
+    result = lf.lean(teacher, data, speedup=50, train=False, **{**QUICK, "quiet": False, "said": lines.append})
+    assert (result.plan, result.speedup, result.met) == (Plan((32, 32)), 1.0, False)
+    assert any("is 1.00 times as fast" in line for line in lines)
 
 
 def test_a_drop_that_nothing_meets_gives_the_model_itself(teacher, data, monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import random
 from itertools import pairwise
 
@@ -107,6 +108,14 @@ def test_the_search_returns_plans_within_the_budget_the_best_first(explorer):
     assert [each.verdict.loss for each in found] == sorted(each.verdict.loss for each in found)
 
 
+def test_the_model_as_it_is_takes_what_it_was_timed_at_however_other_plans_were_predicted(explorer):
+    whole = explorer.costs.predict(Plan(SIZE))
+    changed = Plan.of(SIZE, {"tome": {1: 0.3}})
+    explorer.learn(changed, 0.8 * explorer.costs.predict(changed))
+    assert explorer.predict(Plan(SIZE)) == whole
+    assert explorer.within(0.9 * whole, Direction(SIZE)) is None
+
+
 def test_an_unchanged_plan_loses_nothing(explorer):
     verdict = explorer.judge(Plan(SIZE))
     assert verdict.loss < 1e-6
@@ -129,6 +138,16 @@ def test_pictures_that_cannot_be_read_are_counted_against_all_pictures_whichever
     for part in (parts.choosing, parts.training):
         sample_images(backbone("vit"), part, 4)
     assert len(sample_images(backbone("vit"), parts.judging, 50)) == 48  # two of 200, and not of 50
+
+
+def test_a_pipe_named_like_a_picture_counts_as_one_that_cannot_be_read(tmp_path):
+    for index in range(70):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{index}.png")
+    os.mkfifo(tmp_path / "pipe.png")  # whoever opens it waits for a writer
+    parts = split(f"images:{tmp_path}", choosing=20)
+    for part in (parts.choosing, parts.training, parts.judging):
+        sample_images(backbone("vit"), part, 70)
+    assert list(parts.judging.damage.problems) == ["pipe.png"]
 
 
 def test_images_to_judge_on_that_are_among_the_others_are_refused(tmp_path):

@@ -57,6 +57,7 @@ def sweep(
     from ..data.sources import check_fit, open_data
     from ..measure import count, record, rows_to_resume, write_result
     from ..measure.terminal import console
+    from ..search.record import fingerprint
     from ..train import evaluate
     from ..visualise import trade_off
 
@@ -72,7 +73,8 @@ def sweep(
     methods = [{"name": method.name, "options": method.fields()} for method in card_of(opened).methods]
     about = {
         "model": model, "weights": weights_of(model, built), "arguments": list(built.arguments), "methods": methods,
-        "data": Path(data).name, "split": split, "images": len(images), "crop": crop,
+        "data": Path(data).name, "fingerprint": fingerprint(images), "split": split, "images": len(images),
+        "crop": crop,
     }  # fmt: skip
     rows = rows_to_resume(output, about)
     for told, setting in candidates:

@@ -5,7 +5,9 @@ from torch import nn
 
 from ..core import card_of, check_whole
 from ..data.kinds import Arrays, Data, Files
+from ..data.sources import check_channels
 from ..export import TARGETS
+from ..train import Recipe
 from .clock import Place
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -85,6 +87,22 @@ def check_classes(data: Data) -> None:
         raise ValueError(
             f"all images of {data.name} are of one class, by which no model can be judged; give several classes, or "
             "images:FOLDER for images without labels"
+        )
+
+
+def check_training(model: nn.Module, data: Data, recipe: Recipe | None) -> None:
+    """Refuse images that the model does not take, and a recipe whose batch is more than all of them.
+
+    Args:
+        model: what was given.
+        data: images for training; their labels do not count.
+        recipe: of the distillation; None for the default one, which fits any number of images.
+    """
+    check_channels(model, data)
+    if recipe is not None and recipe.batch_size > len(data):
+        raise ValueError(
+            f"a batch of {recipe.batch_size} is more than the {len(data)} images that are left to train on; give a "
+            "recipe with a smaller batch_size"
         )
 
 

@@ -204,8 +204,9 @@ class Chooser:
 
     def _out_of_reach(self, budget: float) -> dict[str, Any]:
         """The fastest plan that there is, for a target that nothing meets."""
-        fastest = self.explorer.fastest()
-        found = self._timed([self._candidate(fastest, self.explorer.predict(fastest))])[0]
+        fastest, found = self.explorer.fastest(), self._unchanged()
+        if fastest.to_json() != found["plan"]:  # else it would be timed against itself
+            found = self._timed([self._candidate(fastest, self.explorer.predict(fastest))])[0]
         times = self.seconds / found["measured"]
         self.progress.say(
             f"nothing takes {self.clock.words(budget)} or less; the fastest plan found is {times:.2f} times as fast "

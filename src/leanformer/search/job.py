@@ -165,18 +165,21 @@ class Job:
         judge = self._judge()
         before = [judge(plan) for plan in trained]
         after = [judge.verdict(model.to(judge.device), plan.size) for plan, model in trained.items()]
-        gained = fmean(each.loss for each in after) <= fmean(each.loss for each in before)
+        losses = [fmean(each.loss for each in verdicts) for verdicts in (before, after)]
         agreements = [fmean(each.agreement for each in verdicts) for verdicts in (before, after)]
+        gained = losses[1] <= losses[0]
         entries["distilled"] = {
-            "before": agreements[0], "after": agreements[1], "kept": "trained" if gained else "fitted"
+            "before": agreements[0], "after": agreements[1], "loss_before": losses[0], "loss_after": losses[1],
+            "kept": "trained" if gained else "fitted",
         }  # fmt: skip
         change = f"agreement {agreements[0]:.1f}% → {agreements[1]:.1f}%"
         if gained:
             self.progress.say(f"trained: {change}")
         else:
             self.progress.say(
-                f"training on {len(self.parts.training)} images took the answers further from the model's ({change}), "
-                "so the lean model stays as it was before; more images would help"
+                f"training on {len(self.parts.training)} images took the answers further from the model's "
+                f"(divergence {losses[0]:.3g} → {losses[1]:.3g}, {change}), so the lean model stays as it was before; "
+                "more images would help"
             )
         return gained
 
@@ -197,7 +200,7 @@ class Job:
     def _with_shared_weights(self) -> Sequence[nn.Module | None]:
         plans = [self._plan(index) for index in range(len(self.points))]
         shared = Shared(self.teacher.cpu(), plans)
-        if not self.options.train:
+        if not self.options.train or shared.name is None:
             return [shared.model(shared.student, plan).eval() for plan in plans]
         self.progress.say(f"distilling one set of weights for {len(plans)} plans, in turn")
         self.distiller.affordable(shared.student, self.entries)

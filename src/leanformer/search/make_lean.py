@@ -8,7 +8,7 @@ from torch import nn
 
 from ..data.sources import Source, check_fit
 from ..train import Recipe
-from .checks import check_classes, check_export, check_model, place_of
+from .checks import check_classes, check_export, check_model, check_training, place_of
 from .clock import clock_for
 from .job import Job
 from .outcome import Lean
@@ -103,5 +103,6 @@ def lean(
     parts = split(data, judge, choosing, seed=seed)
     check_classes(parts.judging)
     check_fit(model, parts.judging)  # now, and not after hours of training
+    check_training(model, parts.training, recipe if train else None)
     folder = None if output is None else Path(output)
     return Job(model, parts, options, folder, Progress(said, quiet)).run()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..data.folders import check_plain
 from ..data.kinds import same_images
 from ..data.sources import Arrays, Data, Files, Source, open_data
 
@@ -37,6 +38,7 @@ class _Some:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
+        check_plain(self.reader, self.indices[index])
         return self.reader[self.indices[index]]
 
     @property

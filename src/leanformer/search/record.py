@@ -64,7 +64,10 @@ def _same(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         raise ValueError(f"{folder} was written by another version of lean; choose another output folder")
     differing = [key for key in wanted["about"] if found["about"].get(key) != wanted["about"][key]]
     if set(differing) <= {"data", "images"} and differing:
-        raise ValueError(f"the images have changed since the run in {folder} began; choose another output folder")
+        raise ValueError(
+            f"the images have changed since the run in {folder} began, or others are given now; choose another output "
+            "folder"
+        )
     if differing:
         raise ValueError(f"{folder} holds another run (other {', '.join(differing)}); choose another output folder")
 
