@@ -132,6 +132,14 @@ def test_a_batch_larger_than_the_data_is_refused():
         _fit(arrays(), recipe=RECIPE.replace(batch_size=64))
 
 
+def test_a_file_that_breaks_is_told_of_once_and_not_every_epoch(tmp_path):
+    root = picture_folder(tmp_path / "data", images=40)
+    data = lf.train.open_data(root, "train")
+    (root / "train" / "class1" / "1.png").write_bytes(b"half a picture")
+    _fit(data, recipe=RECIPE.replace(epochs=3), damage_limit=0.1, output=tmp_path / "run")
+    assert (tmp_path / "run" / "log.jsonl").read_text().count("unreadable image") == 1
+
+
 def test_files_that_vanish_or_break_in_training_are_counted_and_reported(tmp_path, capsys):
     root = picture_folder(tmp_path / "data", images=40)
     data = lf.train.open_data(root, "train")

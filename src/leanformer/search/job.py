@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..core import apply, fuse, save
 from ..data.samples import sample_images
 from ..speed import load
+from .choose import Chooser
 from .clock import clock_for
 from .cost import Costs, fit_to_whole_models
 from .cost_table import measure_costs, whole_models
@@ -120,10 +121,11 @@ class Job:
             self.entries["candidates"], self.entries["judged"] = selection.candidates(), judge.to_json()
             self.record.keep()
 
-        selection = Selection(
+        chooser = Chooser(
             self.teacher, self.entries["teacher"]["seconds"], explorer, self.clock, self.distiller, self.options,
-            self.progress, Memory(self.entries, keep),
+            self.progress, Memory(self.entries, keep), self.options.train,
         )  # fmt: skip
+        selection = Selection(chooser)
         try:
             (selection.alike if self.options.shared else selection.each)(self.points)
         finally:

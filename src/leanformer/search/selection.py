@@ -5,17 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from .choose import MISSED, Chooser, told
-from .clock import Clock
-from .distil import Distiller
 from .explore import Explorer
-from .memory import Memory
 from .plan import Plan
-from .progress import Progress
 from .shared import shareable
-from .target import Options, Target
+from .target import Target
 
 Points = Sequence[tuple[Target, dict[str, Any]]]
 """Targets, each with what is known of it."""
@@ -26,24 +20,10 @@ class Selection:
     """Chooses a plan for every target of a run.
 
     Attributes:
-        teacher: the unchanged model.
-        seconds: what it takes a batch.
-        explorer: finds plans.
-        clock: times them.
-        distiller: trains them for a trial.
-        options: how the job is done.
-        progress: where people are told.
-        memory: the steps that are done.
+        chooser: chooses the plan for one of them.
     """
 
-    teacher: nn.Module
-    seconds: float
-    explorer: Explorer
-    clock: Clock
-    distiller: Distiller
-    options: Options
-    progress: Progress
-    memory: Memory
+    chooser: Chooser
 
     def each(self, points: Points) -> None:
         """The best plan for each target, written to its entries.
@@ -53,12 +33,11 @@ class Selection:
         Args:
             points: targets and their entries.
         """
-        chooser = self._chooser(self.explorer, self.options.train)
         for target, entries in points:
             if target.max_drop is not None:
-                chosen = chooser.fastest_within(target.max_drop)
+                chosen = self.chooser.fastest_within(target.max_drop)
             else:
-                chosen = chooser.within(target.budget(self.seconds), entries)
+                chosen = self.chooser.within(target.budget(self.chooser.seconds), entries)
             self._take(entries, chosen)
 
     def alike(self, points: Points) -> None:
@@ -68,11 +47,11 @@ class Selection:
             points: targets and their entries.
         """
         found: dict[str, list[dict[str, Any]]] = {}
-        budgets = [target.budget(self.seconds) for target, _ in points]
-        for name in shareable(self.explorer.space):
-            space = dataclasses.replace(self.explorer.space, choices={name: self.explorer.space.choices[name]})
-            alone = Explorer(space, self.explorer.costs, self.explorer.judge, self.explorer.few, self.explorer.seed)
-            chooser = self._chooser(alone, trials=False)
+        budgets, every = [target.budget(self.chooser.seconds) for target, _ in points], self.chooser.explorer
+        for name in shareable(every.space):
+            space = dataclasses.replace(every.space, choices={name: every.space.choices[name]})
+            alone = Explorer(space, every.costs, every.judge, every.few, every.seed)
+            chooser = dataclasses.replace(self.chooser, explorer=alone, trials=False)
             found[name] = [chooser.within(budget, {}) for budget in budgets]
 
         def misses_and_loss(name: str) -> tuple[int, float]:
@@ -85,17 +64,12 @@ class Selection:
 
     def candidates(self) -> list[dict[str, Any]]:
         """Every plan that was judged on enough images, the best first; those that were timed with what they took."""
-        return [{**told(each), **(self.memory.timing(each.plan) or {})} for each in self.explorer.candidates()]
+        found, memory = self.chooser.explorer.candidates(), self.chooser.memory
+        return [{**told(each), **(memory.timing(each.plan) or {})} for each in found]
 
     def _take(self, entries: dict[str, Any], chosen: dict[str, Any]) -> None:
         if "chosen" in entries:
             return
         entries["chosen"] = chosen
-        self.memory.keep()
-        self.progress.say(f"chosen: {Plan.from_json(chosen['plan'])}")
-
-    def _chooser(self, explorer: Explorer, trials: bool) -> Chooser:
-        return Chooser(
-            self.teacher, self.seconds, explorer, self.clock, self.distiller, self.options, self.progress, self.memory,
-            trials,
-        )  # fmt: skip
+        self.chooser.memory.keep()
+        self.chooser.progress.say(f"chosen: {Plan.from_json(chosen['plan'])}")

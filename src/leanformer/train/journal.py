@@ -31,6 +31,14 @@ class Journal:
         self.console = Console(stderr=False)
         self.bar = self._make_bar(start) if not quiet and self.console.is_terminal else None
         self._told = 0.0
+        self._known: set[tuple[str, ...]] = set()
+
+    def once(self, what: str, /, **values: str) -> None:
+        """Something that may happen in every epoch, such as an unreadable image, and is told the first time."""
+        happened = (what, *values.values())
+        if happened not in self._known:
+            self._known.add(happened)
+            self.event(what, **values)
 
     def event(self, what: str, /, **values: Any) -> None:
         """Something that happened once, such as a resumption or a skipped image."""

@@ -161,7 +161,7 @@ class Run:
             seed_all(self.settings.seed, "batch", self.update, part, self.accelerator.process_index)
             batch = next(batches)
             for name in batch.damaged:
-                self.journal.event("unreadable image", name=name)
+                self.journal.once("unreadable image", name=name)
                 self.data.damage.add(name)
             seed_all(self.settings.seed, "update", self.update, part, self.accelerator.process_index)
             parts.append(self._backward(self.mix(batch), epoch, last=part == self.settings.accumulate - 1))
