@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-all quick hostile lint format docs release clean
 
-demo: .venv/installed
+demo: .venv/usable
 	$(BIN)/leanformer demo
 
 test: .venv/installed
@@ -49,8 +49,13 @@ release: .venv/installed
 		if $$python --version >/dev/null 2>&1; then sh lab/try_wheel.sh $$python dist/*.whl $(TORCH) || exit 1; \
 		else echo "$$python is not here"; fi; done
 
-.venv/installed: pyproject.toml
+# what users install, and then what tests and docs need beside it
+.venv/usable: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -e .
+	touch $@
+
+.venv/installed: .venv/usable
 	$(BIN)/pip install --quiet -e '.[dev,onnx,openvino,serve,track,data,predict,scale,dense,docs,notebooks,hub]'
 	touch $@
 

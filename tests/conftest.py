@@ -43,9 +43,9 @@ QUICK = (
 
 EXHAUSTIVE = re.compile(
     r"""
-    _goes_through\[.*-aoti\] | test_method_goes_through\[[^+]*-openvino\]   # they compile for long
+    _goes_through\[.*-aoti\] | test_method_goes_through\[.*-openvino\]       # they compile for long
   | test_backbone_goes_through\[(?!vit-onnx|poolformer-onnx|gfnet-torch)    # methods go through on several backbones
-  | test_method_goes_through\[[^+]*(?<!tome)-torch\]
+  | test_method_goes_through\[[^+]*-torch\]
   | test_contract\.py::.*-(vit_map_pool|vit_qk_norm_avg|deit3|timm_caformer|timm_poolformer|lvvit_plus|resmlp|gmlp)\]
   | test_contract\.py::.*compiles.*-(?!vit\]|swin\]|poolformer\])
   | test_tables_evit\.py::test_every_row_agrees\[(?!2a|3b)
@@ -57,9 +57,12 @@ EXHAUSTIVE = re.compile(
   | test_together\.py::test_(a_sharded_run|batch_norms_left_alone|a_synchronised_norm|synchronised.*False)
   | test_together\.py::test_two_processes_give.*\[(\{'(shard|accumulate)'[^,]*\}|\{\})\]   # both at once stay
   | test_start\.py::test_(two_processes_calibrate|a_calibrated_run_that_was_killed.*\[0\])
+  | test_compile_together\.py::test_(more_jobs|a_process_that_dies|a_job_that_ends|what_is_compiled)    # many processes
+  | test_dense_suite\.py::test_processes_that_compile | test_study\.py::test_a_study_that_is_terminated
+  | test_profile\.py::test_components_can_be_compiled | test_dino\.py::test_compiled_code_learns
   | test_study\.py::test_(a_study_writes_a_row|processes_share|speeds_measured|a_student_of|every_student|what_is_to_be)
   | lab/test_(growth|contest|metaformers|kernel_suite)\.py::
-  | test_suite\.py::test_(a_family_is_measured|a_group_that_fails|the_cpu_has_a_row)
+  | test_suite\.py::test_(a_family_is_measured|a_group_that_fails|the_cpu_has_a_row|rows_without)
   | test_survival\.py::.*(any_update.*\[(0|11)\]|on_image_files)
   | test_bench\.py::test_(bench_says_whether|a_model_of_four_times|models_are_timed_in_several|optimised_models_stand)
   | test_quantise\.py::test_bench_puts_runtimes

@@ -115,6 +115,7 @@ def run_command(words: list[str]) -> None:
     if words[0] == "leanformer":
         given = words[1:]
         given += [] if "--resume" in given else shlex.split(ADDED.get(given[0], ""))
+        given += ["--runtime", "eager"] if "--latency" in given else []  # nothing is timed by counting
         code = main(_without_epochs(given) if "--no-train" in given else given)
         missed = given[0] == "lean" and code == 1 and _output(given).joinpath("lean.safetensors").exists()
         assert code == 0 or missed, f"{shlex.join(given)} ended with {code}"
