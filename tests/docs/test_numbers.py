@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from blocks import ROOT
 
+from lab.plans_table import together
 from lab.seeds import over_seeds, speeds_of, table
 from lab.spread import difference, teacher_answers
 from lab.trade_off import trade_off
@@ -159,6 +160,31 @@ def test_the_figure_is_drawn_from_files_of_a_cpu_as_well(tmp_path, capsys):
     trade_off((students,), times, epochs=1, output=tmp_path / "drawn.svg", folder=ROOT / "results")
     assert "lean 1.5 (found by lean): 1.5483 and 73.1" in capsys.readouterr().out
     assert "(2 CPU cores, float32, batch 8)" in (tmp_path / "drawn.svg").read_text()
+
+
+def plans_on_the_page(start):
+    """The rows of the table of plans on the page on lean that stands behind this text, cell by cell."""
+    page = (ROOT / "docs" / "lean.md").read_text().partition(start)[2]
+    table = page[page.index("| asked for") :].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+@pytest.mark.parametrize(("start", "place"), [("**On two CPU cores**", "cpu"), ("**On an H200**", "h200")])
+def test_plans_on_the_page_on_lean_are_those_of_the_result_files(start, place):
+    timed = {row["model"]: row for row in rows(f"lean_search_{place}")}
+    trained = together(rows(f"lean_search_distilled_{place}"))
+    for asked, plan, predicted, measured, seeds, top1, more, agreement in plans_on_the_page(start):
+        target = asked.removesuffix("x")
+        name = f"lean {target}" if plan.startswith("lean:") else f"{plan.partition(':')[0]}, {target}"
+        speeds = [timed[name]["predicted_speedup"], timed[name]["speedup"]]
+        assert numbers(predicted) + numbers(measured) == pytest.approx(speeds, abs=0.0051)
+        row, found, lean = trained[name].row, trained[name].seeds, trained[f"lean {target}"].seeds
+        after = bool(row["epochs"])
+        assert seeds == (str(len(found.top1)) if after else "")
+        assert numbers(top1) == pytest.approx([row["before_judge_top1"], found.mean][: 1 + after], abs=0.051)
+        told = [row["before_judge_agreement"], found.agreement][: 1 + after]
+        assert numbers(agreement) == pytest.approx(told, abs=0.051)
+        assert more == (difference(lean.right, found.right) if after and found is not lean else "")
 
 
 @pytest.mark.parametrize("kind", ["RetinaNet", "Mask R-CNN", "UperNet"])
