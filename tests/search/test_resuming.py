@@ -14,6 +14,7 @@ from leanformer.search.choose import Chooser
 from leanformer.search.explore import Explorer
 from leanformer.search.final import Finish
 from leanformer.search.interrupts import sigterm_as_interrupt
+from leanformer.train.file_lock import locked
 
 ASKED = {
     "device": "cpu", "batch": 2, "runtime": "macs", "methods": ("tome", "evit"), "choosing": 8, "evaluations": 2,
@@ -120,3 +121,9 @@ def test_signals_outside_of_a_run_are_left_as_they_were():
     with sigterm_as_interrupt():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_folder_in_which_another_run_is_alive_is_refused(teacher, data, tmp_path):
+    with locked(tmp_path), pytest.raises(ValueError, match=f"in use by the process {os.getpid()}"):
+        lf.lean(teacher, data, speedup=1.2, output=tmp_path, **ASKED)
+    assert not list(tmp_path.iterdir())

@@ -44,8 +44,9 @@ def test_a_demo_begins_anew_where_another_one_was(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_demo_leaves_a_lean_model_its_plan_a_table_and_a_report(tmp_path):
+def test_the_demo_leaves_a_lean_model_its_plan_a_table_and_a_report(tmp_path, capsys):
     assert main(["demo", "--epochs", "1", "--lean-epochs", "1", "--output", str(tmp_path / "demo")]) == 0
+    assert "times as fast as the teacher, timed in turn with it" in capsys.readouterr().out
     found = {path.name for path in (tmp_path / "demo").iterdir()}
     assert found == {"teacher.safetensors", "table.txt", "lean"}
     folder = tmp_path / "demo" / "lean"
@@ -54,3 +55,12 @@ def test_the_demo_leaves_a_lean_model_its_plan_a_table_and_a_report(tmp_path):
     assert "Block by block" in page
     teacher, lean = lf.load(tmp_path / "demo" / "teacher.safetensors"), lf.load(folder / "lean.safetensors")
     assert lf.measure.count(lean).macs < lf.measure.count(teacher).macs
+
+
+def test_a_demo_that_is_stopped_says_that_the_next_one_begins_anew(tmp_path, monkeypatch, capsys):
+    def stopped(*given, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_work, "lean", stopped)
+    assert main(["demo", "--epochs", "1", "--lean-epochs", "1", "--output", str(tmp_path / "demo")]) == 130
+    assert "a new demo begins anew" in capsys.readouterr().out

@@ -63,11 +63,17 @@ def run(output: Path, epochs: int, lean_epochs: int, seed: int) -> None:
 
     out.rule(f"2  make it lean: {SPEEDUP} times as fast, on this machine")
     methods = tuple(name for part in PARTS for name in METHODS if _soon_good(name, part, teacher))
-    result = lean(
-        teacher, train, judge=test, speedup=SPEEDUP, device=DEVICE, batch=BATCH, runtime="eager", methods=methods,
-        sizes=False, evaluations=40, recipe=_recipe(lean_epochs, 1e-3), output=folder, seed=seed,
-        said=lambda text: out.print(text, highlight=False, markup=False),
-    )  # fmt: skip
+    try:
+        result = lean(
+            teacher, train, judge=test, speedup=SPEEDUP, device=DEVICE, batch=BATCH, runtime="eager", methods=methods,
+            sizes=False, evaluations=40, recipe=_recipe(lean_epochs, 1e-3), output=folder, seed=seed,
+            said=lambda text: out.print(text, highlight=False, markup=False),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        out.print("but a new demo begins anew, with a teacher of its own", highlight=False)
+        raise
+    told = "" if result.met else ", so the target is not met"
+    out.print(f"{result.speedup:.2f} times as fast as the teacher, timed in turn with it{told}", highlight=False)
 
     out.rule("3  side by side")
     table = side_by_side({"backbone": teacher, "lean, fused": result.model}, test)

@@ -8,6 +8,7 @@ from torch import nn
 
 from ..data.sources import Source, check_fit
 from ..train import Recipe
+from ..train.file_lock import locked
 from .checks import check_classes, check_export, check_model, check_training, place_of
 from .clock import clock_for
 from .job import Job
@@ -105,4 +106,9 @@ def lean(
     check_fit(model, parts.judging)  # now, and not after hours of training
     check_training(model, parts.training, recipe if train else None)
     folder = None if output is None else Path(output)
-    return Job(model, parts, options, folder, Progress(said, quiet)).run()
+    job = Job(model, parts, options, folder, Progress(said, quiet))
+    if folder is None:
+        return job.run()
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        return job.run()
