@@ -8,7 +8,7 @@ is above is said, and no more.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from leanformer.measure import console, read_rows
 
+from .studies.digest import by_schedule
 from .studies.evit import ORACLE, evit
 from .tables import as_table
 
@@ -32,12 +33,14 @@ class Trained:
         paper: the paper's top-1, on its own data and epochs.
         top1: seed → ours.
         runs: the runs that its rows are of; rows of several tables may be one run.
+        schedule: its epochs and learning rate; students of other schedules are not compared.
     """
 
     name: str
     paper: float
     top1: Mapping[int, float]
     runs: frozenset[str]
+    schedule: tuple[Any, ...] = ()
 
     @property
     def table(self) -> str:
@@ -88,23 +91,21 @@ def orderings(file: Path, table: str = "", apart: float = 0.2, pairs: bool = Fal
         console().print(line, highlight=False, soft_wrap=True)
 
 
-def students_of(rows: Iterable[Mapping[str, Any]]) -> list[Trained]:
+def students_of(rows: Sequence[dict[str, Any]]) -> list[Trained]:
     """The students that the paper has a number for, their seeds together.
 
     EViT's rows that start from the trained DeiT have the numbers of those that start from random weights.
     """
     known = {student.name: student.paper for student in evit().students}
-    mine: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        mine.setdefault(row["student"], []).append(row)
     found = []
-    for name, same in mine.items():
-        paper = same[0]["paper_top1"]
+    for same in by_schedule(rows):
+        name, paper = same[0]["student"], same[0]["paper_top1"]
         if paper is None and name.endswith(ORACLE):
             paper = known.get(name.removesuffix(ORACLE))
         if paper is not None:
             top1 = {row["seed"]: row["top1"] for row in same}
-            found.append(Trained(name, paper, top1, frozenset(row["run"] for row in same if "run" in row)))
+            runs = frozenset(row["run"] for row in same if "run" in row)
+            found.append(Trained(name, paper, top1, runs, (same[0]["epochs"], same[0].get("learning_rate"))))
     return found
 
 
@@ -123,7 +124,7 @@ def seed_noise(students: Sequence[Trained]) -> float | None:
 
 
 def compared(students: Sequence[Trained], noise: float | None, apart: float) -> list[Pair]:
-    """All pairs of one table that the paper tells apart and that are not one run.
+    """All pairs of one table and schedule that the paper tells apart and that are not one run.
 
     Args:
         students: all of a study.
@@ -132,7 +133,8 @@ def compared(students: Sequence[Trained], noise: float | None, apart: float) -> 
     """
     found = []
     for one, other in combinations(students, 2):
-        if one.table == other.table and abs(one.paper - other.paper) >= apart and not one.runs & other.runs:
+        alike = (one.table, one.schedule) == (other.table, other.schedule)
+        if alike and abs(one.paper - other.paper) >= apart and not one.runs & other.runs:
             above, below = (one, other) if one.paper > other.paper else (other, one)
             found.append(Pair(above, below, _verdict(above, below, noise)))
     return found

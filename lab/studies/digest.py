@@ -20,7 +20,7 @@ def digest(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     []
     """
     lines = []
-    for mine in _by_schedule(rows):
+    for mine in by_schedule(rows):
         top1, average = [row["top1"] for row in mine], [row["ema_top1"] for row in mine]
         speed = mine[0].get("speedup", {})
         lines.append({
@@ -54,7 +54,7 @@ def points(rows: Sequence[dict[str, Any]], teacher_macs: int | None = None) -> l
     """
     known = [row for row in rows if "images_per_second" in row] or rows
     best: dict[str, dict[str, Any]] = {}
-    for mine in _by_schedule(known):
+    for mine in by_schedule(known):
         first = mine[0]
         top1 = max(_mean(mine, "top1"), _mean(mine, "ema_top1"))
         point = {"model": first["kind"], "family": family(first["kind"]), "macs": first["macs"], "top1": top1}
@@ -81,7 +81,7 @@ def losses(studies: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, st
     """
     lost: dict[tuple[str, int], dict[str, float]] = {}
     for study, rows in studies.items():
-        for mine in _by_schedule(rows):
+        for mine in by_schedule(rows):
             loss = _mean(mine, "teacher_top1") - _mean(mine, "top1")
             best = lost.setdefault((mine[0]["student"], mine[0]["epochs"]), {})
             best[study] = min(loss, best.get(study, loss))
@@ -106,7 +106,7 @@ def family(kind: str) -> str:
     return re.sub(r" (in )?[0-9.]+( blocks)?| early| late", "", kind)
 
 
-def _by_schedule(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def by_schedule(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The rows that differ in nothing but their seed, together."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in rows:

@@ -10,8 +10,9 @@ from lab.orderings import compared, seed_noise, students_of
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def row(student: str, top1: float, seed: int = 0, paper: float | None = None, run: str = "") -> dict:
-    return {"student": student, "top1": top1, "seed": seed, "paper_top1": paper, **({"run": run} if run else {})}
+def row(student: str, top1: float, seed: int = 0, paper: float | None = None, run: str = "", epochs: int = 3) -> dict:
+    found = {"student": student, "top1": top1, "seed": seed, "paper_top1": paper, "epochs": epochs}
+    return found | ({"run": run} if run else {})
 
 
 def verdicts(rows, apart=0.2):
@@ -34,6 +35,16 @@ def test_students_of_other_tables_and_rows_of_one_run_are_not_compared():
     rows = [row("table4/a", 1.0, paper=80.0, run="x"), row("table7/b", 2.0, paper=79.0, run="y"),
             row("table4/c", 1.0, paper=78.0, run="x"), row("table4/d", 3.0)]  # fmt: skip
     assert verdicts(rows) == {}
+
+
+def test_students_that_were_trained_for_other_epochs_are_neither_mixed_nor_compared():
+    rows = [
+        row("table1/a", 50.0, paper=80.0),
+        row("table1/b", 49.0, paper=79.0),
+        row("table1/a", 10.0, 0, 80.0, epochs=1),
+    ]
+    assert verdicts(rows) == {("table1/a", "table1/b"): "holds"}
+    assert sorted(each.mean for each in students_of(rows)) == [10.0, 49.0, 50.0]
 
 
 def test_rows_from_the_trained_deit_have_the_numbers_of_those_from_random_weights():
