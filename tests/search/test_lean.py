@@ -72,6 +72,11 @@ def test_the_target_is_met_as_measured_and_the_file_is_the_model(done):
     record = json.loads((done.folder / "plan.json").read_text())
     assert Plan.from_json(record["chosen"]["plan"]) == done.plan
     assert record["final"]["took"] > 0
+    steps = [each["step"].split(" of ")[0] for each in record["steps"]]
+    assert [steps[0], steps[1], steps[2], steps[-1]] == [
+        "timing the model as it is", "timing its parts", "searching plans", "timing and judging the result"
+    ]  # fmt: skip
+    assert sum(each["seconds"] for each in record["steps"]) <= record["final"]["took"] + 0.1 * len(steps)
     timed = [each for each in record["candidates"] if "measured" in each]
     assert done.plan.to_json() in [each["plan"] for each in timed]
     assert all(each["predicted"] <= record["teacher"]["seconds"] / 1.29 for each in timed)
@@ -84,6 +89,7 @@ def test_the_page_of_a_run_that_timed_and_trained_nothing_says_so(done):
     assert "images a second" not in words
     assert "<dt>trained on</dt><dd>nothing</dd>" in words.replace("\n", "")
     assert "agreement on 20 of them" in words
+    assert "searching plans of" in words
 
 
 def test_the_callers_model_stays_in_its_mode(teacher, data):

@@ -66,6 +66,7 @@ class Job:
             )
         self.record = Record(about(teacher, parts, options), folder)
         self.folder, self.entries = folder, self.record.entries
+        progress.steps = self.entries.setdefault("steps", progress.steps)
         self.distiller = Distiller(teacher, parts, options, progress)
         steady = dataclasses.replace(self.clock, repeats=LAST_TURNS * self.clock.repeats)
         self.finish = Finish(teacher, self.space, parts, steady, options)
@@ -156,7 +157,8 @@ class Job:
         student = plan.build(self.teacher.cpu())
         self.distiller.affordable(student, entries)
         self.record.keep()  # the same call must go on with the same number of epochs
-        student = self.distiller.distilled(student, entries, self._path("train", index))
+        with self.progress.clocked("distilling"):
+            student = self.distiller.distilled(student, entries, self._path("train", index))
         if not self._gained({plan: student}, entries):
             student = self.distiller.calibrated(plan)
         self.record.keep()
@@ -208,7 +210,8 @@ class Job:
         self.distiller.affordable(shared.student, self.entries)
         self.record.keep()
         folder = None if self.folder is None else self.folder / "train"
-        student = self.distiller.distilled(shared.student, self.entries, folder, shared.objective())
+        with self.progress.clocked("distilling"):
+            student = self.distiller.distilled(shared.student, self.entries, folder, shared.objective())
         models = [shared.model(student, plan).eval() for plan in plans]
         if self._gained(dict(zip(plans, models, strict=True)), self.entries):
             return models

@@ -1,7 +1,9 @@
 """What a run of `lean` tells people while it works: lines, and on a terminal a bar with the time left of each step."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -17,12 +19,15 @@ class Progress:
         said: takes each line, and there are no bars; by default lines are printed.
         quiet: neither lines nor bars.
 
+    Attributes:
+        steps: what each step took, in the order in which they ended.
+
     >>> lines = []
     >>> progress = Progress(lines.append)
     >>> with progress.step("judging plans", 2) as done:
     ...     done(1)
-    >>> lines
-    ['judging plans']
+    >>> lines, [step["step"] for step in progress.steps]
+    (['judging plans'], ['judging plans'])
     """
 
     def __init__(self, said: Callable[[str], None] | None = None, quiet: bool = False):
@@ -30,6 +35,7 @@ class Progress:
         self._console: Console = console()
         self._said = said
         self._bars: Bars | None = None
+        self.steps: list[dict[str, Any]] = []
 
     def say(self, text: str) -> None:
         """One line for people."""
@@ -58,6 +64,25 @@ class Progress:
             total: how many pieces of work there are; None for a step of one piece.
         """
         self.say(name)
+        with self.clocked(name), self._bar(name, total) as done:
+            yield done
+
+    @contextmanager
+    def clocked(self, name: str) -> Iterator[None]:
+        """Keep what a step takes, also of one that was interrupted, without a bar or a line.
+
+        Args:
+            name: what is done, in a few words.
+        """
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.steps.append({"step": name, "seconds": round(time.perf_counter() - began, 1)})
+
+    @contextmanager
+    def _bar(self, name: str, total: int | None) -> Iterator[Callable[..., None]]:
+        """The bar of a step, where bars are shown and there is none yet."""
         if not self.shows_bars or self._bars is not None:
             yield lambda done=None: None
             return

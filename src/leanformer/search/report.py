@@ -11,6 +11,7 @@ from .choose import MISSED
 from .clock import MACS_A_SECOND
 from .cost import Costs, tokens_by_block
 from .plan import Plan
+from .progress import in_words
 
 WANTED = {"speedup": "speed-up", "latency": "seconds a batch", "max_drop": "points lost at most"}
 """Fields of a target, as the page calls them."""
@@ -52,6 +53,9 @@ def page(record: dict[str, Any], plan: Plan, model: nn.Module, teacher: nn.Modul
         shown.pictures([(slimming if mixed else kept_tokens)(model, images)])
     shown.heading("How")
     shown.facts(_about(record))
+    steps = record.get("steps", [])
+    if steps:
+        shown.table([{"step": each["step"], "took": in_words(each["seconds"])} for each in steps])
     return shown
 
 
