@@ -111,7 +111,10 @@ GUIDE = {
     4: "module imitation", 5: "teachers of the logits", 7: "imitation against features",
     8: "against a shallower and a narrower PoolFormer", 9: "other token mixers to imitate",
 }  # fmt: skip
-FROM_POOLFORMER = "our own rows learn from the answers of the trained PoolFormer-S12, the paper's from GFNet-H-B's"
+FROM_POOLFORMER = (
+    "rows of `study_riformer.json` learn from GFNet-H-B's answers as the paper's do, our other rows from those of the "
+    "trained PoolFormer-S12"
+)
 REMARKS = {
     **dict.fromkeys((2, 3, 4), FROM_POOLFORMER),
     5: "Pyramid ViG-B is in no library that we build on",

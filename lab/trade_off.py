@@ -5,7 +5,7 @@ times      `python -m lab imagenet-times` or `plans --step check`: speed over th
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ TEACHER, LEAN, PIXELS = "as it is", "found by lean", "fewer pixels"
 def trade_off(
     students: tuple[Path, ...] = (Path("results/lean_search_distilled_h200.json"),),
     times: Path = Path("results/study_imagenet_times_h200.json"),
-    epochs: int = 5,
+    epochs: tuple[int, ...] = (4, 5),
     output: Path = Path("docs/accuracy_speed.svg"),
     folder: Path = Path("results"),
 ) -> None:
@@ -32,7 +32,7 @@ def trade_off(
     Args:
         students: The result file of `python -m lab imagenet`, or several of one study with other seeds.
         times: A file of `python -m lab imagenet-times` or of `python -m lab plans --step check`.
-        epochs: Students that were trained for so long are drawn.
+        epochs: Students that were trained for so long, or for so long, are drawn.
         output: The file to write, .svg or .png.
         folder: Where the teacher's answers to the photographs are.
     """
@@ -51,7 +51,9 @@ def trade_off(
     print(f"wrote {drawn.save(output)}\n{drawn.summary}")
 
 
-def joined(times: Iterable[Mapping[str, Any]], students: Iterable[dict[str, Any]], epochs: int) -> list[dict[str, Any]]:
+def joined(
+    times: Iterable[Mapping[str, Any]], students: Iterable[dict[str, Any]], epochs: Collection[int]
+) -> list[dict[str, Any]]:
     """The students that were timed, by lean or with fewer pixels: kind, speed-up, top-1 and what the seeds say.
 
     Args:
@@ -61,10 +63,10 @@ def joined(times: Iterable[Mapping[str, Any]], students: Iterable[dict[str, Any]
 
     >>> timed = [{"model": "fewer pixels, 2", "plan": {"size": [160, 160], "shares": {}}, "speedup": 1.8}]
     >>> student = {"model": "fewer pixels, 2", "epochs": 12, "judge_top1": 50.0, "judge_agreement": 80.0}
-    >>> [(row["model"], row["speedup"], row["top1"]) for row in joined(timed, [student | {"judge_right": "a0"}], 12)]
+    >>> [(row["model"], row["speedup"], row["top1"]) for row in joined(timed, [student | {"judge_right": "a0"}], [12])]
     [('160 px', 1.8, 50.0)]
     """
-    alike = [row for row in students if row["epochs"] == epochs and not row.get("variant")]
+    alike = [row for row in students if row["epochs"] in epochs and not row.get("variant")]
     speed: dict[str, tuple[str, float]] = {}  # name → the name in the figure, and the speed
     for row in times:
         short, plan = row["model"], row.get("plan")

@@ -135,7 +135,16 @@ def test_no_result_that_a_table_names_is_without_a_row_of_ours():
         for item in items:
             for file, only in item.ours:
                 if (RESULTS / file).is_file():
-                    assert ours(json.loads((RESULTS / file).read_text()), only), (item.number, file)
+                    found = ours(json.loads((RESULTS / file).read_text()), only)
+                    assert found or only in not_run_yet(file), (item.number, file)
+
+
+def not_run_yet(file):
+    """Beginnings of names of students that a study has, and its result file need not have."""
+    name = file.removeprefix("study_").removesuffix(".json")
+    if name not in ("evit", "sit", "riformer"):
+        return set()
+    return {student.name.partition("/")[0] + "/" for student in STUDIES[name]().students}
 
 
 def test_tables_of_a_paper_stand_in_the_papers_order():
