@@ -65,7 +65,8 @@ def _in_processes(jobs: Sequence[Job], go: Path | None) -> Iterator[tuple[Job, A
             lines.append(mine)
             processes.append(process)
         heard = [_hear(line) for line in lines]
-        wait_for(go)
+        if any(word == "ready" for word, _ in heard):
+            wait_for(go)
         for job, line, process, (word, result) in zip(jobs, lines, processes, heard, strict=True):
             yield job, _finished(line) if word == "ready" else result  # which says why, where nothing was left to time
             process.join(PATIENCE)

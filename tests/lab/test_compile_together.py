@@ -47,6 +47,12 @@ def test_a_job_that_ends_before_its_timing_tells_why_and_one_that_dies_in_it_cos
     assert found[2][0] == "a"
 
 
+def test_where_nothing_is_left_to_time_nobody_waits_for_the_file(tmp_path):
+    jobs = [partial(job, name) for name in ("bad", "refuses")]
+    found = [result for _, result in compile_together(jobs, workers=2, go=tmp_path / "never made")]
+    assert found == [None, ("refuses", "why")]
+
+
 def waits(what, ready):
     ready()
     return what

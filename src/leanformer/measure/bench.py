@@ -20,12 +20,13 @@ from ..core import OptimisesInside, card_of, input_of, plain_of
 from .comparison_table import comparison_table
 from .counting import count
 from .energy import joules
+from .graphs import capture, with_copies
 from .inside import prepare_inside
 from .load_by_others import LoadByOthers, load_message
 from .rates import matrix_peak
 from .results import record, write_result
 from .terminal import Printed, console
-from .timing import Call, Timing, capture, interleave, prepare, relocate, with_copies
+from .timing import Call, Timing, interleave, prepare, relocate
 
 OPTIMISED = "optimised"
 """The mode of models made fast by `lf.optimize`."""

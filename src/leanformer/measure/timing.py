@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-Call = Callable[[], Any]
+from .graphs import Call, capture
+
 Key = TypeVar("Key")
 SAMPLE_SECONDS = {"cuda": 0.06, "cpu": 0.15}
 """How long one repeat of one candidate runs at least; a GPU's events are finer than a CPU's clock is steady."""
@@ -204,66 +205,6 @@ def prepare(model: nn.Module, images: Tensor, mode: str) -> Call:
             return run(images)
 
     return capture(call, images.device) if mode == "graph" else call
-
-
-def capture(call: Call, device: torch.device | None = None) -> Call:
-    """Record a call into a CUDA graph; the result replays it and returns the output it wrote to.
-
-    Args:
-        call: what is recorded; it must read the same memory at each replay.
-        device: where it computes; by default the current device.
-
-    >>> replay = capture(lambda: model(images))  # doctest: +SKIP
-    """
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                call()
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph):
-            output = call()
-
-    def replay(recorded: Call = call) -> Any:  # who holds the replay holds the code, weights and inputs that it reads
-        graph.replay()
-        return output
-
-    return replay
-
-
-def graphed(run: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[Tensor], Tensor]:
-    """A model in a CUDA graph as its user calls it: the batch is copied in, the graph replayed, the output copied out.
-
-    Args:
-        run: the model, usually compiled.
-        images: a batch of the shape, dtype and memory format of all later ones.
-
-    >>> graphed(torch.compile(model), images)(images)  # doctest: +SKIP
-    """
-    buffer = images.clone()
-
-    def call() -> Tensor:
-        with torch.inference_mode():
-            return run(buffer)
-
-    return with_copies(capture(call, images.device), buffer)
-
-
-def with_copies(replay: Call, inputs: Tensor) -> Callable[[Tensor], Tensor]:
-    """A graph as its user calls it: the batch is copied to where the graph reads it, and the output is copied out.
-
-    Args:
-        replay: what `capture` gave.
-        inputs: the tensor that it reads.
-    """
-
-    def answer(batch: Tensor) -> Tensor:
-        inputs.copy_(batch)
-        return replay().clone()
-
-    return answer
 
 
 def relocate(model: nn.Module, step: int) -> Tensor:

@@ -22,7 +22,8 @@ from ..export import RUNTIMES, Run
 from ..export import Target as Format
 from ..export.source import quiet, source_of, trace
 from ..measure import count
-from ..measure.timing import Timing, capture, interleave
+from ..measure.graphs import capture
+from ..measure.timing import Timing, interleave
 from ..speed import optimize, rewritten
 
 SAMPLE = 0.03

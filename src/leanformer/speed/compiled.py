@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layers.attention import without_autocast
-from ..measure.timing import capture
+from ..measure.graphs import capture
 
 
 class Compiled:
