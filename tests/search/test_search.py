@@ -160,7 +160,9 @@ def test_images_to_judge_on_that_are_among_the_others_are_refused(tmp_path):
     images = torch.zeros(80, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(ValueError, match="80 of the 80 images"):
         split(images, judge=images)
-    assert len(split(images, judge=images[:9] + 1).judging) == 9
+    assert len(split(images, judge=images[:16] + 1).judging) == 16
+    with pytest.raises(ValueError, match="holds 9 images; a model is judged by 16 at least"):
+        split(images, judge=images[:9] + 1)
 
 
 @pytest.mark.parametrize(

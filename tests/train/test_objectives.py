@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import time
 
 import pytest
@@ -131,6 +132,19 @@ def test_the_distillation_token_gets_a_loss_of_its_own():
     assert isinstance(model.train()(torch.zeros(2, 3, 16, 16)), torch.Tensor), "both tokens answer for this objective"
     with pytest.raises(ValueError, match="no distillation token"):
         lf.train.fit(tiny(), recipe=RECIPE, data=arrays(), teacher=tiny(), objective="distillation_token", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("features", "objective features needs at, as in features:at=…"),
+        ("soft:heat=2", "objective soft has no option 'heat'; its options: temperature, weight, teacher"),
+        ("answer_features:at=norm", "objective answer_features has no option 'at'; its options: weight, teacher"),
+    ],
+)
+def test_an_option_that_an_objective_needs_or_does_not_have_is_named(spec, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_objective(spec)
 
 
 def test_objectives_add_up_with_taps_of_all():

@@ -17,6 +17,8 @@ from ..data.sources import Arrays, Data, Files, Source, open_data
 
 FEWEST = 64
 """With fewer images a plan cannot be chosen: every figure would be noise."""
+FEWEST_TO_JUDGE = FEWEST // 4
+"""With fewer, of which one counts for more than six points, the verdict at the end would be."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def _judged_apart(data: Source, opened: Data, judge: Source | None) -> Data | No
                 f"{common} of the {len(apart)} images of {apart.name} to judge on are among those to choose and train "
                 "by; give others, or none: a part of the data is then kept apart"
             )
+        if len(apart) < FEWEST_TO_JUDGE:
+            raise ValueError(f"{apart.name} holds {len(apart)} images; a model is judged by {FEWEST_TO_JUDGE} at least")
         return apart
     if not isinstance(data, str | os.PathLike):
         return None

@@ -6,7 +6,8 @@
 s, t logits of student and teacher; S, T inner outputs (B, N, C); S~ has rows of unit length. Objectives add up with +.
 """
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,10 +46,24 @@ def _parse_one(spec: str) -> Objective:
     name, options = parse_spec(spec)
     if name not in OBJECTIVES:
         raise ValueError(f"unknown objective '{name}'; known: {', '.join(sorted(OBJECTIVES))}")
+    _check_options(name, options)
     try:
         return OBJECTIVES[name](**options)
     except TypeError as error:
         raise ValueError(f"objective {name}: {error}") from error
+
+
+def _check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Say which option an objective does not have, or needs."""
+    every = inspect.signature(OBJECTIVES[name]).parameters.values()
+    known = {each.name: each for each in every if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in every)
+    unknown = [option for option in options if option not in known]
+    if unknown and not takes_any:
+        raise ValueError(f"objective {name} has no option '{unknown[0]}'; its options: {', '.join(known) or 'none'}")
+    missing = [each.name for each in known.values() if each.default is each.empty and each.name not in options]
+    if missing:
+        raise ValueError(f"objective {name} needs {' and '.join(missing)}, as in {name}:{missing[0]}=…")
 
 
 def logits_of(output: Any) -> Tensor:
