@@ -267,3 +267,18 @@ def test_the_orderings_on_the_page_on_studies_are_those_of_the_result_files(pape
         found = [pair.verdict for pair in pairs if pair.above.table == f"table{number}"]
         wanted = [len(found), *(found.count(verdict) for verdict in ("holds", "opposite", "level"))]
         assert [int(each) for each in counts] == wanted, number
+
+
+def test_what_was_tried_for_the_recipe_is_in_the_result_files():
+    page = (ROOT / "docs" / "evidence.md").read_text().partition("## What was tried for the recipe")[2]
+    tried = [
+        (row["epochs"], row["choose_top1"], row["choose_agreement"], row["choose_loss"])
+        for file, model in (("study_imagenet", "EViT 0.5"), ("study_imagenet_recipes_cpu", "lean 2"))
+        for row in rows(file)
+        if row["model"] == model
+    ]
+    told = re.findall(r"^\| .* \| (\d+) \| (\d+\.\d) \| (\d+\.\d) \| (0\.\d+) \|$", page, re.MULTILINE)
+    assert len(told) == len(tried) == 12
+    for *line, loss in told:
+        found = [row for row in tried if [float(each) for each in line] == pytest.approx(row[:3], abs=0.051)]
+        assert any(float(loss) == pytest.approx(row[3], abs=0.00051) for row in found), line
