@@ -32,7 +32,7 @@ def trade_off(
     Args:
         students: The result file of `python -m lab imagenet`, or several of one study with other seeds.
         times: A file of `python -m lab imagenet-times` or of `python -m lab plans --step check`.
-        epochs: Students that were trained for so long, or for so long, are drawn.
+        epochs: Students that were trained for one of these numbers of epochs are drawn.
         output: The file to write, .svg or .png.
         folder: Where the teacher's answers to the photographs are.
     """

@@ -61,7 +61,7 @@ class Dense:
             data: The data, which say how many classes there are.
             classes: How many; None: as many as the data have.
         """
-        from ..core.spec import parse_spec
+        from ..core.spec import parse_spec, refuse_unknown
         from ..data.dense_open import open_scenes
 
         own: Any = Dense.of(model)
@@ -83,9 +83,7 @@ class Dense:
             wanted = "label_map" if self.task.name == "segmentation" else "masks" if name == "mask_rcnn" else "boxes"
             classes = open_scenes(data, "val", wanted).num_classes
         make, known = _maker(self.task.name)
-        wrong = [key for key in options if key not in known]
-        if wrong:
-            raise ValueError(f"{name} has no option '{wrong[0]}'; its options: {', '.join(known)}")
+        refuse_unknown(name, options, known)
         return make(name, model, classes=classes, **options)
 
     def teacher(self, spec: str, start: nn.Module) -> tuple[str, nn.Module]:

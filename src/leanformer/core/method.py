@@ -18,7 +18,7 @@ from .block import Block, Slot, blocks_of
 from .choices import Choices, Part
 from .objective import Objective
 from .rewrite import LocalRewrite
-from .spec import parse_spec
+from .spec import parse_spec, refuse_unknown
 
 Build = Callable[[nn.Module], nn.Module]
 METHODS: Register[type["Method"]] = register
@@ -211,10 +211,7 @@ def _within(what: str, chosen: Collection[int] | None, allowed: range) -> None:
 
 
 def _refuse_unknown(cls: type[Method], options: Collection[str]) -> None:
-    known = [f.name for f in dataclasses.fields(cls)]
-    for option in options:
-        if option not in known:
-            raise ValueError(f"{cls.name} has no option '{option}'; its options: {', '.join(known)}")
+    refuse_unknown(cls.name, options, [f.name for f in dataclasses.fields(cls)])
 
 
 def plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ Methods, recipes, objectives and arguments of models are all read here, so that 
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 WORDS = {"true": True, "false": False, "none": None}
@@ -50,6 +50,23 @@ def parse_options(texts: Sequence[str], where: str = "") -> dict[str, Any]:
             raise ValueError(f"'{name}' is given twice{where}")
         options[name] = value
     return options
+
+
+def refuse_unknown(what: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Refuse the first option that is not among the known ones.
+
+    Args:
+        what: whose options they are, as a message to the user names it.
+        options: names.
+        known: names.
+
+    >>> refuse_unknown("soft", ["heat"], ["temperature", "weight"])
+    Traceback (most recent call last):
+    ValueError: soft has no option 'heat'; its options: temperature, weight
+    """
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{what} has no option '{option}'; its options: {', '.join(known) or 'none'}")
 
 
 def parse_setting(text: str, where: str = "") -> tuple[str, Any]:

@@ -5,7 +5,7 @@ from .budget import keep_rate_for
 from .components import COMPONENTS, Profile, Profiles, profile
 from .counting import Count, count, count_modules
 from .description import Description, describe
-from .graphs import graphed
+from .graphs import capture, graphed
 from .load_by_others import LoadByOthers
 from .rates import matrix_peak, memory_rate
 from .repeat_runs import disagreements
@@ -26,7 +26,6 @@ from .terminal import as_text, console
 from .timing import (
     Clock,
     Timing,
-    capture,
     interleave,
     prepare,
     shared_kernels,

@@ -18,7 +18,7 @@ from ..data.sources import Arrays, Data, Files, Source, open_data
 FEWEST = 64
 """With fewer images a plan cannot be chosen: every figure would be noise."""
 FEWEST_TO_JUDGE = FEWEST // 4
-"""With fewer, of which one counts for more than six points, the verdict at the end would be."""
+"""Of fewer images each would count for more than six points of the verdict at the end."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated, Any, get_type_hints
 
 from ..core.checked import check_view
+from ..core.spec import refuse_unknown
 from ..fields import Count, Share, Within, check_value
 
 Side = Annotated[int, Within(16, 65_536)]
@@ -48,8 +49,5 @@ def parse_options(given: dict[str, Any]) -> Options:
     Args:
         given: name → value.
     """
-    known = [field.name for field in dataclasses.fields(Options)]
-    for name in given:
-        if name not in known:
-            raise ValueError(f"a detector has no option '{name}'; its options: {', '.join(known)}")
+    refuse_unknown("a detector", given, [field.name for field in dataclasses.fields(Options)])
     return Options(**given)

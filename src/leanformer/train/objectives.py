@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Block, Objective, Step, Sum
-from ..core.spec import parse_spec
+from ..core.spec import parse_spec, refuse_unknown
 from ..layers.layout import to_tokens
 from ..layers.losses import Distillation, distil, relation_loss
 
@@ -57,10 +57,8 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
     """Say which option an objective does not have, or needs."""
     every = inspect.signature(OBJECTIVES[name]).parameters.values()
     known = {each.name: each for each in every if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in every)
-    unknown = [option for option in options if option not in known]
-    if unknown and not takes_any:
-        raise ValueError(f"objective {name} has no option '{unknown[0]}'; its options: {', '.join(known) or 'none'}")
+    if not any(each.kind is each.VAR_KEYWORD for each in every):
+        refuse_unknown(f"objective {name}", options, known)
     missing = [each.name for each in known.values() if each.default is each.empty and each.name not in options]
     if missing:
         raise ValueError(f"objective {name} needs {' and '.join(missing)}, as in {name}:{missing[0]}=…")
